@@ -1,0 +1,209 @@
+"""The messages that the front and the engine process exchange.
+
+Both sides import this module and nothing else of each other. Messages are msgspec
+structs, encoded as msgpack and told apart by their tag. Structs only grow at the end,
+with defaults, so that two neighbouring releases understand each other.
+
+Words: a *row* is one request's part of a step; an *entry* is the scheduler's KV unit of
+``entry_tokens`` tokens. Token ids are plain ints, times are seconds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that the engine process needs to boot; resolved by the front."""
+
+    model_path: str
+    """A .gguf file or a directory with config.json and safetensors."""
+    device: str = "cpu"
+    dtype: str = "auto"
+    """auto, float32, bfloat16 or float16: the activations' dtype; auto is float32 on CPU."""
+    max_rows: int = 8
+    step_tokens: int = 512
+    prefill_chunk: int = 256
+    entry_tokens: int = 16
+    context_limit: int = 0
+    """0 takes the model's own limit, narrowed to what the KV pool holds."""
+    kv_entries: int = 0
+    """0 sizes the pool from free memory."""
+    memory_share: float = 0.9
+    queue_limit: int = 64
+    threads: int = 0
+    """Compute threads on CPU; 0 takes the cores that the process may run on."""
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """One request's draw settings, validated and completed by the front."""
+
+    temperature: float = 1.0
+    """0 is greedy: the engine turns it into top_k 1."""
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = {}
+    seed: int = 0
+    """The 64-bit request key is derived from it; the front draws one when the caller gave none."""
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    logprobs: int = -1
+    """-1 none, 0 the chosen token only, k the k best besides; from unfiltered logits."""
+    prompt_logprobs: int = -1
+
+
+class Boot(msgspec.Struct, tag="boot"):
+    """First message to a new engine process."""
+
+    config: EngineConfig
+
+
+class Submit(msgspec.Struct, tag="submit"):
+    """One sequence to generate. ``choice`` separates the n choices of one request."""
+
+    request_id: str
+    prompt_ids: list[int]
+    sampling: Sampling
+    choice: int = 0
+    deadline: float = 0.0
+    """time.time() seconds; 0 is none."""
+    interactive: bool = True
+    tenant: str = ""
+    trace: str = ""
+
+
+class Cancel(msgspec.Struct, tag="cancel"):
+    """Ends a request; unknown ids leave a bounded tombstone, so it may arrive before its submit."""
+
+    request_id: str
+
+
+class Shutdown(msgspec.Struct, tag="shutdown"):
+    """Finish nothing more; free and exit 0."""
+
+
+class EmbedSubmit(msgspec.Struct, tag="embed"):
+    """Mean- or last-pooled final hidden states of one token sequence."""
+
+    request_id: str
+    prompt_ids: list[int]
+    pooling: str = "mean"
+    normalise: bool = True
+
+
+ToEngine = Boot | Submit | Cancel | Shutdown | EmbedSubmit
+
+
+class BootPhase(msgspec.Struct, tag="phase"):
+    """Sent when a boot phase begins, so that the front can tell what it waits for."""
+
+    phase: str
+    fraction: float = 0.0
+    """Progress inside the phase, 0 to 1."""
+
+
+class Hello(msgspec.Struct, tag="hello"):
+    """The engine is ready to take Submit; facts of the built model."""
+
+    architecture: str
+    vocab_size: int
+    context_limit: int
+    eos_ids: list[int]
+    kv_entries: int
+    entry_tokens: int
+    max_rows: int
+    weight_bytes: int
+    kv_bytes: int
+    device: str
+    dtype: str
+    kernels: dict[str, str] = {}
+    """Which implementation each operation uses, for the log and the snapshot."""
+    boot_seconds: dict[str, float] = {}
+
+
+class TopLogprobs(msgspec.Struct, array_like=True):
+    """The k best tokens at one position, best first."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+class Finish(msgspec.Struct, array_like=True):
+    """The terminal of one request. Exactly one is sent for each Submit."""
+
+    request_id: str
+    reason: str
+    """stop, length, context, cancelled, deadline, error."""
+    error: str = ""
+    error_reason: str = ""
+    """ErrorReason name without prefix, when reason is error."""
+    stop_token: int = -1
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    queue_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    retry_after: float = 0.0
+
+
+class StepOutputs(msgspec.Struct, tag="step"):
+    """All that one step produced, as columns: row i drew ``token_ids[i]`` for ``request_ids[i]``.
+
+    ``admitted`` names requests that the scheduler accepted since the last message (their
+    status may be committed). ``finished`` follows every token of the same request.
+    """
+
+    request_ids: list[str]
+    token_ids: list[int]
+    logprobs: list[float] = []
+    """Chosen token's log-probability per row (nan where not asked); empty if nobody asked."""
+    top_logprobs: list[TopLogprobs | None] = []
+    admitted: list[str] = []
+    finished: list[Finish] = []
+    prompt_logprobs: dict[str, list[TopLogprobs | None]] = {}
+    """For a request that asked: one item per prompt token, the first None; chosen token first."""
+
+
+class Embedding(msgspec.Struct, tag="embedding"):
+    """Answer to EmbedSubmit."""
+
+    request_id: str
+    vector: list[float]
+    error: str = ""
+    error_reason: str = ""
+
+
+class Gauges(msgspec.Struct, tag="gauges"):
+    """Snapshot for health, admission and metrics: after each step, at least once a second when idle."""
+
+    at: float
+    waiting: int
+    running: int
+    kv_used: int
+    kv_total: int
+    rows_total: int
+    steps: int
+    prefill_tokens: int
+    decode_tokens: int
+    step_seconds: float
+    tick_age: float = 0.0
+    rss_bytes: int = 0
+    fallbacks: dict[str, int] = {}
+
+
+class Fault(msgspec.Struct, tag="fault"):
+    """The engine cannot go on (or could not boot); it exits after this message."""
+
+    message: str
+    reason: str
+    phase: str = ""
+
+
+FromEngine = BootPhase | Hello | StepOutputs | Embedding | Gauges | Fault
