@@ -1,0 +1,96 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from typing import ClassVar as _ClassVar
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_REASON_UNSPECIFIED: _ClassVar[ErrorReason]
+    ERROR_REASON_INVALID_VALUE: _ClassVar[ErrorReason]
+    ERROR_REASON_MISSING_FIELD: _ClassVar[ErrorReason]
+    ERROR_REASON_UNSUPPORTED_OPTION: _ClassVar[ErrorReason]
+    ERROR_REASON_UNSUPPORTED_MODALITY: _ClassVar[ErrorReason]
+    ERROR_REASON_CONTEXT_LENGTH_EXCEEDED: _ClassVar[ErrorReason]
+    ERROR_REASON_EMPTY_PROMPT: _ClassVar[ErrorReason]
+    ERROR_REASON_INVALID_AUDIO: _ClassVar[ErrorReason]
+    ERROR_REASON_INVALID_IMAGE: _ClassVar[ErrorReason]
+    ERROR_REASON_INVALID_SCHEMA: _ClassVar[ErrorReason]
+    ERROR_REASON_TEMPLATE_ERROR: _ClassVar[ErrorReason]
+    ERROR_REASON_STREAM_PROTOCOL: _ClassVar[ErrorReason]
+    ERROR_REASON_INVALID_CODES: _ClassVar[ErrorReason]
+    ERROR_REASON_MODEL_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_VOICE_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_ADAPTER_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_RESOURCE_NOT_FOUND: _ClassVar[ErrorReason]
+    ERROR_REASON_ALREADY_EXISTS: _ClassVar[ErrorReason]
+    ERROR_REASON_IN_USE: _ClassVar[ErrorReason]
+    ERROR_REASON_CONSENT_REQUIRED: _ClassVar[ErrorReason]
+    ERROR_REASON_WRONG_STATE: _ClassVar[ErrorReason]
+    ERROR_REASON_CONFLICT: _ClassVar[ErrorReason]
+    ERROR_REASON_QUEUE_FULL: _ClassVar[ErrorReason]
+    ERROR_REASON_SLOTS_FULL: _ClassVar[ErrorReason]
+    ERROR_REASON_KV_FULL: _ClassVar[ErrorReason]
+    ERROR_REASON_MEMORY_PRESSURE: _ClassVar[ErrorReason]
+    ERROR_REASON_RATE_LIMITED: _ClassVar[ErrorReason]
+    ERROR_REASON_QUOTA_SPENT: _ClassVar[ErrorReason]
+    ERROR_REASON_TOO_LARGE: _ClassVar[ErrorReason]
+    ERROR_REASON_BOOTING: _ClassVar[ErrorReason]
+    ERROR_REASON_DRAINING: _ClassVar[ErrorReason]
+    ERROR_REASON_WORKER_DIED: _ClassVar[ErrorReason]
+    ERROR_REASON_NO_BACKEND: _ClassVar[ErrorReason]
+    ERROR_REASON_BOOT_FAILED: _ClassVar[ErrorReason]
+    ERROR_REASON_ASLEEP: _ClassVar[ErrorReason]
+    ERROR_REASON_OVERLOADED: _ClassVar[ErrorReason]
+    ERROR_REASON_DEADLINE: _ClassVar[ErrorReason]
+    ERROR_REASON_INPUT_IDLE: _ClassVar[ErrorReason]
+    ERROR_REASON_CANCELLED: _ClassVar[ErrorReason]
+    ERROR_REASON_UNAUTHENTICATED: _ClassVar[ErrorReason]
+    ERROR_REASON_PERMISSION_DENIED: _ClassVar[ErrorReason]
+    ERROR_REASON_UNSUPPORTED: _ClassVar[ErrorReason]
+    ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
+    ERROR_REASON_BAD_LOGITS: _ClassVar[ErrorReason]
+ERROR_REASON_UNSPECIFIED: ErrorReason
+ERROR_REASON_INVALID_VALUE: ErrorReason
+ERROR_REASON_MISSING_FIELD: ErrorReason
+ERROR_REASON_UNSUPPORTED_OPTION: ErrorReason
+ERROR_REASON_UNSUPPORTED_MODALITY: ErrorReason
+ERROR_REASON_CONTEXT_LENGTH_EXCEEDED: ErrorReason
+ERROR_REASON_EMPTY_PROMPT: ErrorReason
+ERROR_REASON_INVALID_AUDIO: ErrorReason
+ERROR_REASON_INVALID_IMAGE: ErrorReason
+ERROR_REASON_INVALID_SCHEMA: ErrorReason
+ERROR_REASON_TEMPLATE_ERROR: ErrorReason
+ERROR_REASON_STREAM_PROTOCOL: ErrorReason
+ERROR_REASON_INVALID_CODES: ErrorReason
+ERROR_REASON_MODEL_NOT_FOUND: ErrorReason
+ERROR_REASON_VOICE_NOT_FOUND: ErrorReason
+ERROR_REASON_ADAPTER_NOT_FOUND: ErrorReason
+ERROR_REASON_RESOURCE_NOT_FOUND: ErrorReason
+ERROR_REASON_ALREADY_EXISTS: ErrorReason
+ERROR_REASON_IN_USE: ErrorReason
+ERROR_REASON_CONSENT_REQUIRED: ErrorReason
+ERROR_REASON_WRONG_STATE: ErrorReason
+ERROR_REASON_CONFLICT: ErrorReason
+ERROR_REASON_QUEUE_FULL: ErrorReason
+ERROR_REASON_SLOTS_FULL: ErrorReason
+ERROR_REASON_KV_FULL: ErrorReason
+ERROR_REASON_MEMORY_PRESSURE: ErrorReason
+ERROR_REASON_RATE_LIMITED: ErrorReason
+ERROR_REASON_QUOTA_SPENT: ErrorReason
+ERROR_REASON_TOO_LARGE: ErrorReason
+ERROR_REASON_BOOTING: ErrorReason
+ERROR_REASON_DRAINING: ErrorReason
+ERROR_REASON_WORKER_DIED: ErrorReason
+ERROR_REASON_NO_BACKEND: ErrorReason
+ERROR_REASON_BOOT_FAILED: ErrorReason
+ERROR_REASON_ASLEEP: ErrorReason
+ERROR_REASON_OVERLOADED: ErrorReason
+ERROR_REASON_DEADLINE: ErrorReason
+ERROR_REASON_INPUT_IDLE: ErrorReason
+ERROR_REASON_CANCELLED: ErrorReason
+ERROR_REASON_UNAUTHENTICATED: ErrorReason
+ERROR_REASON_PERMISSION_DENIED: ErrorReason
+ERROR_REASON_UNSUPPORTED: ErrorReason
+ERROR_REASON_INTERNAL: ErrorReason
+ERROR_REASON_BAD_LOGITS: ErrorReason
