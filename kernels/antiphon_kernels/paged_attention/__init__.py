@@ -1,0 +1,77 @@
+"""Causal variable-length attention over a paged cache, for prefill and decode alike."""
+
+from __future__ import annotations
+
+import torch
+
+from antiphon_kernels.paged_attention import reference
+from antiphon_kernels.runtime import fall_back, native_for
+
+MAX_HEAD_DIM = 512
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    *,
+    query_start: torch.Tensor,
+    context_len: torch.Tensor,
+    block_table: torch.Tensor,
+    block_tokens: int,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attends every query to the keys of its row at or before its position.
+
+    The arithmetic of a query depends on its position alone: the native kernel gives the same
+    bits whatever the batch, the chunking of the prompt and the thread count.
+
+    Args:
+        q: (N, Hq, D); a view into a fused qkv row is fine.
+        k_cache, v_cache: (slots, Hkv, D) contiguous, already holding this step's keys.
+        query_start: (B+1) int32 offsets into q.
+        context_len: (B) int32, keys of the row including this step's.
+        block_table: (B, W) int32; block 0 is the null page.
+        block_tokens: slots per block; the slot of key p of row b is
+            ``block_table[b, p // block_tokens] * block_tokens + p % block_tokens``.
+        scale: factor of the dot products.
+        window: key p is visible to a query at i iff ``i - window < p <= i``; 0 means all.
+        softcap: scores become ``softcap * tanh(score / softcap)``; 0 means none.
+        out: (N, Hq, D) contiguous, written and returned.
+
+    Raises:
+        ValueError: shapes disagree, or a row's context does not fit its block table.
+    """
+    if q.shape[1] % k_cache.shape[1]:
+        raise ValueError(
+            f"paged_attention: {q.shape[1]} query heads are no multiple of "
+            f"{k_cache.shape[1]} key heads"
+        )
+    native = native_for("paged_attention", q, k_cache, v_cache)
+    dim = q.shape[2]
+    if native is not None and (dim % 8 or dim > MAX_HEAD_DIM):
+        native = fall_back("paged_attention", f"head_dim {dim}")
+    if native is None:
+        result = reference.paged_attention(
+            q,
+            k_cache,
+            v_cache,
+            query_start=query_start,
+            context_len=context_len,
+            block_table=block_table,
+            block_tokens=block_tokens,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+        )
+        return result if out is None else out.copy_(result)
+    if out is None:
+        out = torch.empty(q.shape, dtype=q.dtype)
+    native.paged_attention(
+        q, k_cache, v_cache, query_start, context_len, block_table, block_tokens,
+        scale, window, softcap, out,
+    )  # fmt: skip
+    return out

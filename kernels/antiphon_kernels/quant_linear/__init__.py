@@ -1,0 +1,79 @@
+"""Linear layers over packed weights: low-bit codes in memory, fp32 activations and sums.
+
+A weight is packed once at load (:func:`pack`) and stays in its file's bit width. The native
+kernel dequantises in registers and accumulates each output strictly in the order of the
+input dimension, so row i of a product has the same bits for every number of rows, tile and
+thread count.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from antiphon_kernels.quant_linear import reference
+from antiphon_kernels.quant_linear.formats import FORMATS, format_of
+from antiphon_kernels.quant_linear.packed import PackedWeight, can_stack, pack, stack
+from antiphon_kernels.runtime import native_for
+
+__all__ = [
+    "FORMATS",
+    "PackedWeight",
+    "can_stack",
+    "dequantise",
+    "format_of",
+    "gather_rows",
+    "pack",
+    "quant_linear",
+    "stack",
+]
+
+
+def quant_linear(
+    x: torch.Tensor,
+    weight: PackedWeight,
+    bias: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``x dequantise(weight)^T + bias``.
+
+    Args:
+        x: (M, K) whose rows are contiguous.
+        weight: (N, K) packed.
+        bias: (N) or None.
+        out: (M, N), written and returned; its rows may be slices of wider rows.
+
+    Raises:
+        ValueError: shapes disagree.
+    """
+    rows, columns = weight.shape
+    if x.dim() != 2 or x.shape[1] != columns:
+        raise ValueError(f"quant_linear: x {tuple(x.shape)} does not fit weight {weight.shape}")
+    native = native_for("quant_linear", x)
+    if native is None:
+        result = reference.quant_linear(x, weight, bias)
+        return result if out is None else out.copy_(result)
+    if out is None:
+        out = torch.empty((x.shape[0], rows))
+    elif out.shape != (x.shape[0], rows):
+        raise ValueError(f"quant_linear: out {tuple(out.shape)}, expected {(x.shape[0], rows)}")
+    native.quant_linear(x, weight, bias, out)
+    return out
+
+
+def gather_rows(weight: PackedWeight, ids: torch.Tensor) -> torch.Tensor:
+    """Dequantised rows (M, K) fp32 for ids (M) int32 or int64: the embedding of token ids.
+
+    Raises:
+        IndexError: an id lies outside [0, N).
+    """
+    native = native_for("gather_rows") if weight.codes.device.type == "cpu" else None
+    if native is None:
+        return reference.gather_rows(weight, ids)
+    out = torch.empty((ids.shape[0], weight.shape[1]))
+    native.gather_rows(weight, ids, out)
+    return out
+
+
+def dequantise(weight: PackedWeight) -> torch.Tensor:
+    """The whole matrix (N, K) in fp32."""
+    return reference.dequantise(weight)

@@ -1,0 +1,177 @@
+"""The in-memory layout of a weight: panels of 32 output channels, input dimension inside.
+
+One vector load then yields the same input element of neighbouring output channels, so a
+kernel accumulates each output in one lane, strictly in the order of the input dimension,
+whatever the number of rows, tiles or threads.
+
+Layout for P = ceil(N / 32) panels (channels past N are zero):
+
+- 4 bits: ``codes`` uint8 (P, K/2, 32); the low nibble of byte i is element 2i, the high 2i+1.
+- 5 bits: as 4 bits, and ``high_bits`` uint8 (P, K/8, 32); bit j of byte i is bit 4 of 8i+j.
+- 8 bits: ``codes`` int8 (P, K, 32).
+- floats: ``codes`` float32, float16 or bfloat16 (P, K, 32).
+- ``scales`` and ``mins``: (P, K/group, 32), float16 or float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+
+from antiphon_kernels.quant_linear.formats import FLOAT_DTYPES, Format, format_of, unpack
+
+PANEL = 32
+
+
+@dataclass(eq=False)
+class PackedWeight:
+    """A weight matrix (N, K) kept in its file's bit width; see the module for the layout."""
+
+    kind: str
+    shape: tuple[int, int]
+    codes: torch.Tensor
+    high_bits: torch.Tensor | None = None
+    scales: torch.Tensor | None = None
+    mins: torch.Tensor | None = None
+    dense: torch.Tensor | None = field(default=None, repr=False)
+    """The fp32 matrix, kept only once a machine without native kernels has needed it."""
+
+    @property
+    def format(self) -> Format:
+        """The element format."""
+        return format_of(self.kind)
+
+    @property
+    def parts(self) -> tuple[torch.Tensor | None, ...]:
+        """codes, high_bits, scales and mins."""
+        return self.codes, self.high_bits, self.scales, self.mins
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        held = (*self.parts, self.dense)
+        return sum(part.nbytes for part in held if part is not None)
+
+    def to(self, device: torch.device | str) -> PackedWeight:
+        """The same weight on another device."""
+        moved = [None if part is None else part.to(device) for part in self.parts]
+        codes, high_bits, scales, mins = moved
+        assert codes is not None
+        return PackedWeight(self.kind, self.shape, codes, high_bits, scales, mins)
+
+
+def pack(
+    data: torch.Tensor, kind: str | None = None, shape: tuple[int, int] | None = None
+) -> PackedWeight:
+    """Packs a weight matrix.
+
+    Args:
+        data: (N, bytes per row) uint8 with the bytes of a GGUF tensor; or a float matrix
+            (N, K) of dtype float32, float16 or bfloat16, kept exactly as it is.
+        kind: the GGML name of the format; required for bytes, implied by a float dtype.
+        shape: (N, K); required for bytes.
+
+    Raises:
+        ValueError: unknown format, or a shape that does not match the bytes.
+    """
+    if data.is_floating_point():
+        return _pack_float(data)
+    if kind is None or shape is None:
+        raise ValueError("packing GGUF bytes needs the format's name and the shape (N, K)")
+    entry = format_of(kind)
+    rows, columns = shape
+    expected = (rows, columns // entry.block * entry.block_bytes)
+    if columns % entry.block or tuple(data.shape) != expected:
+        raise ValueError(
+            f"{kind} weight of shape {shape}: got bytes {tuple(data.shape)}, expected {expected} "
+            f"and an input dimension that is a multiple of {entry.block}"
+        )
+    if kind in FLOAT_DTYPES:
+        return _pack_float(data.contiguous().view(FLOAT_DTYPES[kind]))
+    parts = unpack(kind, data)
+    codes, high_bits = _pack_codes(parts.codes, entry.bits)
+    return PackedWeight(
+        kind,
+        shape,
+        codes,
+        high_bits,
+        _panels(parts.scales),
+        None if parts.mins is None else _panels(parts.mins),
+    )
+
+
+def stack(weights: Sequence[PackedWeight]) -> PackedWeight:
+    """Joins weights of one format along N, as for a fused q, k, v projection.
+
+    Raises:
+        ValueError: formats or input dimensions differ, or a part but the last has an N that
+            is no multiple of 32.
+    """
+    first = weights[0]
+    if len(weights) == 1:
+        return first
+    if not can_stack(weights):
+        found = ", ".join(f"{weight.kind} {weight.shape}" for weight in weights)
+        raise ValueError(f"weights cannot be stacked: {found}")
+    joined: list[torch.Tensor | None] = []
+    for column in zip(*(weight.parts for weight in weights), strict=True):
+        present = [part for part in column if part is not None]
+        joined.append(torch.cat(present) if present else None)
+    codes, high_bits, scales, mins = joined
+    assert codes is not None
+    shape = (sum(weight.shape[0] for weight in weights), first.shape[1])
+    return PackedWeight(first.kind, shape, codes, high_bits, scales, mins)
+
+
+def can_stack(weights: Sequence[PackedWeight]) -> bool:
+    """Whether :func:`stack` accepts these weights."""
+    first = weights[0]
+    return all(
+        weight.kind == first.kind and weight.shape[1] == first.shape[1] for weight in weights
+    ) and not any(weight.shape[0] % PANEL for weight in weights[:-1])
+
+
+def unpack_codes(codes: torch.Tensor, high_bits: torch.Tensor | None, bits: int) -> torch.Tensor:
+    """(..., packed K, lanes) back to (..., K, lanes), one code or float per element."""
+    if bits >= 8:
+        return codes
+    low = torch.stack((codes & 0xF, codes >> 4), dim=-2).flatten(-3, -2)
+    if high_bits is None:
+        return low
+    shifts = torch.arange(8, dtype=torch.uint8, device=codes.device).view(8, 1)
+    planes = (high_bits.unsqueeze(-2) >> shifts) & 1
+    return low | (planes.flatten(-3, -2) << 4)
+
+
+def _pack_float(data: torch.Tensor) -> PackedWeight:
+    kinds = {dtype: kind for kind, dtype in FLOAT_DTYPES.items()}
+    if data.dim() != 2 or data.dtype not in kinds:
+        raise ValueError(
+            f"a float weight must be a matrix of {', '.join(map(str, kinds))}, "
+            f"got {data.dtype} {tuple(data.shape)}"
+        )
+    return PackedWeight(kinds[data.dtype], (data.shape[0], data.shape[1]), _panels(data))
+
+
+def _panels(matrix: torch.Tensor) -> torch.Tensor:
+    """(N, C) to (P, C, 32), with zero rows up to a whole panel."""
+    padding = -matrix.shape[0] % PANEL
+    if padding:
+        matrix = F.pad(matrix, (0, 0, 0, padding))
+    return matrix.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+
+
+def _pack_codes(codes: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Codes (N, K) to panels; for 5 bits the fifth ones go to a plane of their own."""
+    if bits == 8:
+        return _panels(codes), None
+    pairs = codes.unflatten(1, (-1, 2))
+    nibbles = _panels((pairs[..., 0] & 0xF) | (pairs[..., 1] << 4))
+    if bits == 4:
+        return nibbles, None
+    shifts = torch.arange(8, dtype=torch.uint8, device=codes.device)
+    planes = ((codes.unflatten(1, (-1, 8)) >> 4) << shifts).sum(-1, dtype=torch.uint8)
+    return nibbles, _panels(planes)

@@ -1,0 +1,65 @@
+"""What every operation shares: thread count, chosen implementations, counted fallbacks."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from antiphon_kernels.cpu import library
+
+_log = logging.getLogger(__name__)
+
+OPERATIONS = (
+    "add_rms_norm",
+    "gather_rows",
+    "gelu_tanh_mul",
+    "paged_attention",
+    "quant_linear",
+    "rms_norm",
+    "rope",
+    "silu_mul",
+    "store_kv",
+)
+
+fallbacks: dict[str, int] = {}
+"""Calls that ran a reference instead of a kernel, keyed ``operation: reason``."""
+
+
+def native_for(operation: str, *tensors: torch.Tensor) -> library.Native | None:
+    """The native kernels when they can run on these fp32 tensors, else None and a count."""
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            return fall_back(operation, f"device {tensor.device.type}")
+        if tensor.dtype != torch.float32:
+            return fall_back(operation, f"dtype {str(tensor.dtype).removeprefix('torch.')}")
+    native = library.native()
+    return native if native is not None else fall_back(operation, library.unavailable_reason())
+
+
+def fall_back(operation: str, reason: str) -> None:
+    """Counts one use of a reference; the first of each kind is logged."""
+    key = f"{operation}: {reason}"
+    if key not in fallbacks:
+        _log.warning("kernel fallback: %s runs its torch reference (%s)", operation, reason)
+    fallbacks[key] = fallbacks.get(key, 0) + 1
+
+
+def implementations() -> dict[str, str]:
+    """What a float32 CPU call of each operation runs, such as ``cpu avx2`` or ``reference``."""
+    native = library.native()
+    chosen = f"cpu {native.isa}" if native else f"reference ({library.unavailable_reason()})"
+    return dict.fromkeys(OPERATIONS, chosen)
+
+
+def set_threads(count: int) -> None:
+    """Sets the compute threads of torch and of the native kernels, which share one pool."""
+    if count < 1:
+        raise ValueError(f"threads must be at least 1, got {count}")
+    torch.set_num_threads(count)
+    library.set_threads(count)
+
+
+def threads() -> int:
+    """The thread count that kernels use now."""
+    return library.threads()
