@@ -1,0 +1,1 @@
+"""What every Antiphon service shares; imports no torch and no numpy."""

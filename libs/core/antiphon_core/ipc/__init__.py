@@ -1,0 +1,1 @@
+"""Worker processes: supervision and the typed messages between front and worker."""

@@ -1,0 +1,135 @@
+"""Structured logs: one JSON object a line on stderr.
+
+Each line has ts, level, service, boot_id, logger and event, and trace_id and request_id inside a
+request. Texts of users, secrets and audio are never logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from antiphon_core.lifecycle import BOOT_ID
+from antiphon_core.rpc.context import current
+
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+_REPEATS_PER_SECOND = 20
+
+EventDict = MutableMapping[str, Any]
+
+
+class RepeatLimiter:
+    """Lets so many equal warnings or errors through a second and counts the rest.
+
+    The first line of a later second carries ``repeats_suppressed``.
+    """
+
+    def __init__(self, limit: int = _REPEATS_PER_SECOND) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._windows: dict[tuple[str, str], list[int]] = {}
+
+    def __call__(self, logger: object, method: str, event: EventDict) -> EventDict:
+        if method not in ("warning", "error", "exception", "critical"):
+            return event
+        key = (str(event.get("logger", "")), str(event.get("event", "")))
+        second = int(time.monotonic())
+        with self._lock:
+            window = self._windows.setdefault(key, [second, 0, 0])
+            if window[0] != second:
+                if window[2]:
+                    event["repeats_suppressed"] = window[2]
+                window[:] = [second, 0, 0]
+            window[1] += 1
+            if window[1] > self._limit:
+                window[2] += 1
+                raise structlog.DropEvent
+        return event
+
+
+def configure_logging(service: str, level: str = "info", console: bool = False) -> None:
+    """Sets up this process's logging, that of third-party libraries included.
+
+    Args:
+        service: the ``service`` of each line.
+        level: debug, info, warning or error.
+        console: coloured lines for people in place of JSON.
+
+    Raises:
+        ValueError: unknown level.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"log level must be one of {', '.join(LEVELS)}, got {level!r}")
+
+    def identify(logger: object, method: str, event: EventDict) -> EventDict:
+        if "logger_name" in event:
+            event["logger"] = event.pop("logger_name")
+        event["service"] = service
+        if not console:
+            event["boot_id"] = BOOT_ID
+        context = current()
+        if context.request_id:
+            event.setdefault("request_id", context.request_id)
+        if context.traceparent:
+            event.setdefault("trace_id", context.trace_id)
+        return event
+
+    shared: list[structlog.types.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
+        identify,
+    ]
+    renderer: list[structlog.types.Processor]
+    if console:
+        renderer = [structlog.dev.ConsoleRenderer(timestamp_key="ts")]
+    else:
+        renderer = [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(serializer=_to_json),
+        ]
+    structlog.configure(
+        processors=[*shared, RepeatLimiter(), *renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    _route_standard_logging(LEVELS[level], shared, renderer)
+
+
+def get_logger(name: str) -> Any:
+    """A logger: ``log.info("event_name", key=value)``. Safe to make before configuration."""
+    return structlog.get_logger(logger_name=name)
+
+
+def _route_standard_logging(
+    level: int,
+    shared: list[structlog.types.Processor],
+    renderer: list[structlog.types.Processor],
+) -> None:
+    """Third-party libraries log through the standard module; their lines look like ours."""
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(level, logging.WARNING) if level != logging.DEBUG else logging.INFO)
+
+
+def _to_json(event: Any, **_: Any) -> str:
+    return msgspec.json.encode(event, enc_hook=str).decode()

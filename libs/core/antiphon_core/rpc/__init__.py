@@ -1,0 +1,1 @@
+"""gRPC plumbing: request context, server, channel, streams, error mapping."""
