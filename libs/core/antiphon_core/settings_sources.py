@@ -100,9 +100,7 @@ def read_environment(
         if leaf is None:
             message = unknown_key_message(model, path, section)
             raise ConfigError(f"environment variable {variable}: {message}", field=".".join(path))
-        sources.put(
-            path, _convert(leaf, environ[variable], variable), f"environment {variable}"
-        )
+        sources.put(path, _convert(leaf, environ[variable], variable), f"environment {variable}")
 
 
 def read_flags(

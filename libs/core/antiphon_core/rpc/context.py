@@ -88,9 +88,7 @@ def from_metadata(
         request_id = new_request_id()
     tenant = values.get(TENANT, "")
     if tenant and not _TENANT_FORM.fullmatch(tenant):
-        raise InvalidArgument(
-            f"metadata {TENANT} must match {_TENANT_FORM.pattern}", field=TENANT
-        )
+        raise InvalidArgument(f"metadata {TENANT} must match {_TENANT_FORM.pattern}", field=TENANT)
     priority = values.get(PRIORITY, PRIORITIES[0])
     if priority not in PRIORITIES:
         raise InvalidArgument(
