@@ -1,0 +1,134 @@
+"""Layers over checkpoint weights. They hold tensors and call kernels; nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from antiphon_kernels import quant_linear as kernel
+from antiphon_kernels.quant_linear import PackedWeight
+from antiphon_kernels.rms_norm import add_rms_norm, rms_norm
+
+from antiphon_nn.checkpoint import Checkpoint
+from antiphon_nn.rotary import RopeSettings, RotaryEmbedding, rope_settings
+
+__all__ = [
+    "Embedding",
+    "Linear",
+    "RMSNorm",
+    "RopeSettings",
+    "RotaryEmbedding",
+    "rope_settings",
+]
+
+
+class Linear:
+    """One projection, or several of one input whose outputs lie side by side.
+
+    Weights of one format are stacked into one matrix (q, k, v or gate, up); others stay
+    separate and write into their slice of the row. Results are the same.
+
+    Attributes:
+        sizes: outputs of each part; ``Linear(x).split(linear.sizes, dim=1)`` takes them apart.
+        segments: the matrices as stored.
+    """
+
+    def __init__(
+        self, weights: Sequence[PackedWeight], biases: Sequence[torch.Tensor | None] = ()
+    ) -> None:
+        if not weights or len({weight.shape[1] for weight in weights}) != 1:
+            raise ValueError("a linear needs weights of one input dimension")
+        self.sizes = [weight.shape[0] for weight in weights]
+        self.in_features = weights[0].shape[1]
+        self.out_features = sum(self.sizes)
+        self.segments = [kernel.stack(run) for run in _runs(weights)]
+        self._bias: torch.Tensor | None = None
+        if any(bias is not None for bias in biases):
+            parts = [
+                torch.zeros(size) if bias is None else bias.float()
+                for size, bias in zip(self.sizes, biases, strict=True)
+            ]
+            self._bias = torch.cat(parts)
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, *names: str) -> Linear:
+        """Reads ``<name>.weight`` and, where the checkpoint has it, ``<name>.bias``."""
+        biases = [
+            checkpoint.tensor(f"{name}.bias") if f"{name}.bias" in checkpoint else None
+            for name in names
+        ]
+        return cls([checkpoint.linear(f"{name}.weight") for name in names], biases)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return sum(segment.nbytes for segment in self.segments)
+
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """x (M, in_features) to (M, out_features)."""
+        if len(self.segments) == 1:
+            return kernel.quant_linear(x, self.segments[0], self._bias, out)
+        if out is None:
+            out = torch.empty((x.shape[0], self.out_features), dtype=x.dtype, device=x.device)
+        begin = 0
+        for segment in self.segments:
+            end = begin + segment.shape[0]
+            bias = None if self._bias is None else self._bias[begin:end]
+            kernel.quant_linear(x, segment, bias, out[:, begin:end])
+            begin = end
+        return out
+
+
+def _runs(weights: Sequence[PackedWeight]) -> list[list[PackedWeight]]:
+    """Neighbours that can be stacked, in order."""
+    runs: list[list[PackedWeight]] = []
+    for weight in weights:
+        if runs and kernel.can_stack([*runs[-1], weight]):
+            runs[-1].append(weight)
+        else:
+            runs.append([weight])
+    return runs
+
+
+class Embedding:
+    """Token embeddings out of a packed matrix, which a tied head shares.
+
+    Attributes:
+        weight: (vocabulary, hidden).
+        scale: factor of every row; Gemma's sqrt(hidden).
+    """
+
+    def __init__(self, weight: PackedWeight, scale: float = 1.0) -> None:
+        self.weight = weight
+        self.scale = scale
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        """ids (N) to (N, hidden) fp32."""
+        rows = kernel.gather_rows(self.weight, ids)
+        return rows if self.scale == 1.0 else rows.mul_(self.scale)
+
+    def head(self) -> Linear:
+        """The output projection over the same storage."""
+        return Linear([self.weight])
+
+
+class RMSNorm:
+    """RMS normalisation with a weight.
+
+    Attributes:
+        weight: (D) fp32.
+        plus_one: scale by 1 + weight, as the Gemma 1-3 checkpoints want.
+    """
+
+    def __init__(self, weight: torch.Tensor, eps: float, *, plus_one: bool = False) -> None:
+        self.weight = weight.float().contiguous()
+        self.eps = eps
+        self.plus_one = plus_one
+
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Normalises the last axis of x (N, D) or (N, H, D)."""
+        return rms_norm(x, self.weight, self.eps, plus_one=self.plus_one, out=out)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(normalised sum, sum) of x and the residual stream, both (N, D)."""
+        return add_rms_norm(x, residual, self.weight, self.eps, plus_one=self.plus_one)
