@@ -1,0 +1,1 @@
+"""The Envoy edge and egress proxy: one template, rendered per deployment."""

@@ -1,0 +1,1 @@
+"""The whole suite as processes of one machine."""
