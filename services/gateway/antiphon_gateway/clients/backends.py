@@ -1,0 +1,325 @@
+"""All backends of one gateway: pools of clients that choose by what each backend serves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Generic, Self, TypeVar
+
+import grpc.aio
+from antiphon_core.rpc.channel import open_channel
+from antiphon_gateway.clients.llm import GenerationStream, LlmBackend
+from antiphon_gateway.clients.monitor import BackendMonitor
+from antiphon_gateway.clients.recognition import (
+    FileRecognitionStream,
+    RecognitionClient,
+    RecognitionStream,
+)
+from antiphon_gateway.clients.speech import SpeechClient, SpeechStream
+from antiphon_gateway.config import GatewaySettings
+from antiphon_gateway.domain.catalog import ModelInfo
+from antiphon_gateway.domain.generation import ChatInput, GenerateRequest, Tokenized
+from antiphon_gateway.domain.recognition import RecognitionConfig, Recognizer
+from antiphon_gateway.domain.speech import SpeechConfig, Voice
+from antiphon_gateway.names import (
+    resolve_model,
+    resolve_recognizer,
+    resolve_speech_model,
+    resolve_voice,
+)
+
+Client = TypeVar("Client")
+Served = TypeVar("Served", ModelInfo, Voice, Recognizer)
+
+
+@dataclass
+class Member(Generic[Client, Served]):
+    """One backend of a pool."""
+
+    client: Client
+    monitor: BackendMonitor
+    served: tuple[Served, ...] = ()
+
+
+@dataclass
+class Pool(Generic[Client, Served]):
+    """Backends of one kind; work goes round those that serve the asked-for name."""
+
+    members: list[Member[Client, Served]] = field(default_factory=list)
+    _turn: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def served(self) -> tuple[Served, ...]:
+        """What the ready backends serve, without repeats."""
+        found: dict[str, Served] = {}
+        for member in self.members:
+            if member.monitor.is_ready:
+                for item in member.served:
+                    found.setdefault(item.id, item)
+        return tuple(found.values())
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether one backend at least is ready."""
+        return any(member.monitor.is_ready for member in self.members)
+
+    @property
+    def reason(self) -> str:
+        """Why none is ready; empty when one is."""
+        return "" if self.is_ready else self.members[0].monitor.reason
+
+    def require_ready(self) -> None:
+        """Admits work.
+
+        Raises:
+            Unavailable: BOOTING, DRAINING or NO_BACKEND.
+        """
+        if not self.is_ready:
+            raise self.members[0].monitor.unavailable()
+
+    def choose(self, served_id: str) -> Client:
+        """A ready backend that serves the id; any ready one for an empty id.
+
+        Raises:
+            Unavailable: no backend is ready.
+        """
+        self.require_ready()
+        ready = [member for member in self.members if member.monitor.is_ready]
+        fitting = [
+            member
+            for member in ready
+            if not served_id or any(item.id == served_id for item in member.served)
+        ]
+        chosen = fitting or ready
+        return chosen[next(self._turn) % len(chosen)].client
+
+
+class LlmClient:
+    """The language models of all llm services."""
+
+    def __init__(self, pool: Pool[LlmBackend, ModelInfo], default_model: str) -> None:
+        self.pool = pool
+        self._default = default_model
+
+    def resolve(self, name: str) -> ModelInfo:
+        """The served model of a name.
+
+        Raises:
+            Unavailable: no llm service is ready.
+            NotFound: MODEL_NOT_FOUND.
+        """
+        self.pool.require_ready()
+        return resolve_model(name, self.pool.served, self._default)
+
+    def generate(self, request: GenerateRequest) -> GenerationStream:
+        """Starts a generation: ``async with llm.generate(request) as events``.
+
+        Raises:
+            Unavailable: no llm service is ready; other errors come while iterating.
+        """
+        return self.pool.choose(request.model).generate(request)
+
+    async def tokenize(
+        self, source: ChatInput | str, *, model: str, omit_special_tokens: bool = False
+    ) -> Tokenized:
+        """Renders and tokenises exactly as a generation would."""
+        backend = self.pool.choose(model)
+        return await backend.tokenize(
+            source, model=model, omit_special_tokens=omit_special_tokens
+        )
+
+    async def detokenize(self, ids: Sequence[int], *, model: str) -> str:
+        """The text of token ids."""
+        return await self.pool.choose(model).detokenize(ids, model=model)
+
+    async def embed(
+        self,
+        inputs: Sequence[str | Sequence[int]],
+        *,
+        model: str,
+        dimensions: int,
+        timeout: float | None,
+    ) -> tuple[list[Sequence[float]], int]:
+        """Vectors in input order, and the number of prompt tokens."""
+        backend = self.pool.choose(model)
+        return await backend.embed(inputs, model=model, dimensions=dimensions, timeout=timeout)
+
+
+class VocoderClient:
+    """The voices of all vocoder services."""
+
+    def __init__(
+        self,
+        pool: Pool[SpeechClient, Voice],
+        voice_aliases: Mapping[str, str],
+        model_aliases: Mapping[str, str],
+    ) -> None:
+        self.pool = pool
+        self.voice_aliases = voice_aliases
+        self.model_aliases = model_aliases
+
+    def resolve_voice(self, name: str) -> str:
+        """The id of a voice name; empty is the default voice.
+
+        Raises:
+            Unavailable: no vocoder service is ready.
+            InvalidArgument: VOICE_NOT_FOUND.
+        """
+        self.pool.require_ready()
+        return resolve_voice(name, self.pool.served, self.voice_aliases) if name else ""
+
+    def resolve_model(self, name: str) -> str:
+        """The id of a speech model name; empty leaves the choice to the voice.
+
+        Raises:
+            Unavailable: no vocoder service is ready.
+            NotFound: MODEL_NOT_FOUND.
+        """
+        self.pool.require_ready()
+        return resolve_speech_model(name, self.pool.served, self.model_aliases)
+
+    def stream(self, config: SpeechConfig) -> SpeechStream:
+        """Opens a speech stream: ``async with vocoder.stream(config) as stream``.
+
+        Raises:
+            Unavailable: no vocoder service is ready; other errors come while iterating.
+        """
+        return self.pool.choose(config.voice).stream(config)
+
+
+class RecognizerClient:
+    """The recognisers."""
+
+    def __init__(
+        self, pool: Pool[RecognitionClient, Recognizer], model_aliases: Mapping[str, str]
+    ) -> None:
+        self.pool = pool
+        self.model_aliases = model_aliases
+
+    def resolve(self, name: str) -> str:
+        """The id of a recogniser name; empty is the default one.
+
+        Raises:
+            Unavailable: no recogniser is ready.
+            NotFound: MODEL_NOT_FOUND.
+        """
+        self.pool.require_ready()
+        return resolve_recognizer(name, self.pool.served, self.model_aliases)
+
+    def stream(self, config: RecognitionConfig) -> RecognitionStream:
+        """Opens live recognition: ``async with recognition.stream(config) as stream``.
+
+        Raises:
+            Unavailable: no recogniser is ready; other errors come while iterating.
+        """
+        return self.pool.choose(config.model).stream(config)
+
+    def recognize(self, config: RecognitionConfig) -> FileRecognitionStream:
+        """Opens file recognition: ``async with recognition.recognize(config) as stream``.
+
+        Raises:
+            Unavailable: no recogniser is ready; other errors come while iterating.
+        """
+        return self.pool.choose(config.model).recognize(config)
+
+
+class Backends:
+    """Channels, clients and status of every backend. ``start`` before use, ``close`` after."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        egress = settings.egress_target
+        llm: Pool[LlmBackend, ModelInfo] = Pool()
+        for target in settings.llm_targets:
+            backend = LlmBackend(self._channel(egress or target))
+            self._join(llm, "llm", target, backend, backend.list_models)
+        vocoder: Pool[SpeechClient, Voice] = Pool()
+        for target in settings.vocoder_targets:
+            speech = SpeechClient(self._channel(egress or target))
+            self._join(vocoder, "vocoder", target, speech, speech.list_voices)
+        recognition: Pool[RecognitionClient, Recognizer] = Pool()
+        recogniser = RecognitionClient(self._channel(egress or settings.recogniser_target))
+        self._join(
+            recognition,
+            "recognition",
+            settings.recogniser_target,
+            recogniser,
+            recogniser.list_recognizers,
+        )
+        self.llm = LlmClient(llm, settings.default_model)
+        self.vocoder = VocoderClient(
+            vocoder, settings.voice_aliases, settings.speech_model_aliases
+        )
+        self.recognition = RecognizerClient(recognition, settings.recognition_model_aliases)
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    @property
+    def models(self) -> tuple[ModelInfo, ...]:
+        """Language models that are served at this moment, from the cached catalog."""
+        return self.llm.pool.served
+
+    @property
+    def voices(self) -> tuple[Voice, ...]:
+        """Voices that are served at this moment, from the cached catalog."""
+        return self.vocoder.pool.served
+
+    @property
+    def recognizers(self) -> tuple[Recognizer, ...]:
+        """Recognisers that are served at this moment, from the cached catalog."""
+        return self.recognition.pool.served
+
+    @property
+    def monitors(self) -> list[BackendMonitor]:
+        """The status of every backend."""
+        pools = (self.llm.pool, self.vocoder.pool, self.recognition.pool)
+        return [member.monitor for pool in pools for member in pool.members]
+
+    @property
+    def missing(self) -> list[str]:
+        """Why the suite is not ready, one reason per missing kind; empty when it is."""
+        reasons = (self.llm.pool.reason, self.vocoder.pool.reason)
+        return list(dict.fromkeys(reason for reason in reasons if reason))
+
+    def start(self) -> None:
+        """Begins to follow the backends' status; needs a running loop."""
+        self._tasks = [asyncio.create_task(monitor.run()) for monitor in self.monitors]
+
+    async def close(self) -> None:
+        """Ends the monitors and closes the channels; running calls are cancelled."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        for channel in self._channels.values():
+            await channel.close()
+
+    def _channel(self, target: str) -> grpc.aio.Channel:
+        if target not in self._channels:
+            self._channels[target] = open_channel(target)
+        return self._channels[target]
+
+    def _join(
+        self,
+        pool: Pool[Client, Served],
+        name: str,
+        target: str,
+        client: Client,
+        load: Callable[[], Awaitable[tuple[Served, ...]]],
+    ) -> None:
+        async def reload() -> None:
+            member.served = await load()
+
+        monitor = BackendMonitor(name, target, self._channel(target), reload)
+        member = Member[Client, Served](client, monitor)
+        pool.members.append(member)

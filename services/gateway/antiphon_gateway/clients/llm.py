@@ -1,0 +1,79 @@
+"""The language-model services."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc.aio
+from antiphon.llm.v1 import generate_pb2, llm_service_pb2, llm_service_pb2_grpc
+from antiphon_core.rpc.streams import result
+from antiphon_gateway.clients.stream import BackendStream
+from antiphon_gateway.convert import generation as convert
+from antiphon_gateway.domain.catalog import ModelInfo
+from antiphon_gateway.domain.generation import (
+    ChatInput,
+    Completed,
+    GenerateEvent,
+    GenerateRequest,
+    Tokenized,
+)
+
+GenerationStream = BackendStream[GenerateEvent]
+"""Accepted, deltas, one Finished per choice, Completed."""
+
+
+class LlmBackend:
+    """One llm service; serves one model and its adapters."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub: Any = llm_service_pb2_grpc.LlmServiceStub(channel)
+
+    def generate(self, request: GenerateRequest) -> GenerationStream:
+        """Starts a generation; see BackendStream for use and errors."""
+        call = self._stub.Generate(convert.request_to_proto(request), timeout=request.timeout)
+        return BackendStream(call, convert.response_to_event, Completed)
+
+    async def tokenize(
+        self, source: ChatInput | str, *, model: str = "", omit_special_tokens: bool = False
+    ) -> Tokenized:
+        """Renders and tokenises exactly as a generation would."""
+        request = llm_service_pb2.TokenizeRequest(
+            model=model, omit_special_tokens=omit_special_tokens
+        )
+        if isinstance(source, str):
+            request.text = source
+        else:
+            request.chat.CopyFrom(convert.chat_to_proto(source))
+        return convert.tokenized_from_proto(await result(self._stub.Tokenize(request)))
+
+    async def detokenize(self, ids: Sequence[int], *, model: str = "") -> str:
+        """The text of token ids; invalid UTF-8 shows as U+FFFD."""
+        request = llm_service_pb2.DetokenizeRequest(model=model, ids=ids)
+        return (await result(self._stub.Detokenize(request))).text
+
+    async def embed(
+        self,
+        inputs: Sequence[str | Sequence[int]],
+        *,
+        model: str = "",
+        dimensions: int = 0,
+        timeout: float | None = None,
+    ) -> tuple[list[Sequence[float]], int]:
+        """Vectors in input order, and the number of prompt tokens."""
+        request = llm_service_pb2.EmbedRequest(model=model, dimensions=dimensions)
+        for item in inputs:
+            if isinstance(item, str):
+                request.inputs.add(text=item)
+            else:
+                request.inputs.add(tokens=generate_pb2.TokenInput(ids=item))
+        response = await result(self._stub.Embed(request, timeout=timeout))
+        return [list(vector.values) for vector in response.vectors], response.prompt_tokens
+
+    async def list_models(self) -> tuple[ModelInfo, ...]:
+        """The served model and its adapters."""
+        response = await result(
+            self._stub.ListModels(llm_service_pb2.ListModelsRequest(), timeout=2.0)
+        )
+        return tuple(convert.model_from_proto(model) for model in response.models)
+

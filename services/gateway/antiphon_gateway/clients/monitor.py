@@ -1,0 +1,137 @@
+"""The cached view of one backend: its status, renewed by the backend itself every second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc.aio
+from antiphon.admin.v1 import node_pb2, node_pb2_grpc
+from antiphon_core.errors import AntiphonError, Unavailable
+from antiphon_core.logs import get_logger
+
+STALE_SECONDS = 3.0
+"""A status older than this says nothing any more."""
+
+_RECONNECT_SECONDS = 0.25
+_CATALOG_SECONDS = 10.0
+_SERVING = (node_pb2.NODE_STATE_READY, node_pb2.NODE_STATE_DEGRADED)
+
+log = get_logger(__name__)
+
+
+class BackendMonitor:
+    """Follows one backend's WatchStatus and reloads its catalog when it comes up or changes.
+
+    Args:
+        name: ``llm``, ``vocoder`` or ``recognition``, for messages.
+        target: the dialled target, for logs.
+        channel: the channel to the backend.
+        reload: reads what the backend serves; called when it becomes ready, after a restart,
+            and every ten seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: str,
+        channel: grpc.aio.Channel,
+        reload: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.name = name
+        self.target = target
+        self._stub: Any = node_pb2_grpc.NodeAdminServiceStub(channel)
+        self._reload = reload
+        self._status: node_pb2.NodeStatus | None = None
+        self._seen_at = -STALE_SECONDS
+        self._loaded_boot = ""
+        self._loaded_at = 0.0
+        self._was_ready = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the last status is fresh, serving, and its catalog known."""
+        return (
+            self._is_fresh
+            and self._status is not None
+            and self._status.state in _SERVING
+            and self._loaded_boot == self._status.boot_id
+        )
+
+    @property
+    def reason(self) -> str:
+        """``starting``, ``draining`` or ``no_<name>_backend``; empty when ready."""
+        if self.is_ready:
+            return ""
+        if self._is_fresh and self._status is not None:
+            if self._status.state == node_pb2.NODE_STATE_DRAINING:
+                return "draining"
+            if self._status.state == node_pb2.NODE_STATE_FAILED:
+                return f"no_{self.name}_backend"
+        return f"no_{self.name}_backend" if self._was_ready else "starting"
+
+    def unavailable(self) -> Unavailable:
+        """The error for work that needs this backend now."""
+        phase = self._status.phase if self._is_fresh and self._status is not None else ""
+        reason = self.reason
+        if reason == "starting":
+            return Unavailable(
+                f"the {self.name} service is starting" + (f" (phase {phase})" if phase else ""),
+                reason="BOOTING",
+                metadata={"phase": phase},
+                retry_after=1.0,
+            )
+        if reason == "draining":
+            return Unavailable(
+                f"the {self.name} service is draining", reason="DRAINING", retry_after=1.0
+            )
+        detail = self._status.reason_text if self._is_fresh and self._status is not None else ""
+        return Unavailable(
+            f"no {self.name} service is ready" + (f": {detail}" if detail else ""),
+            reason="NO_BACKEND",
+            retry_after=1.0,
+        )
+
+    async def run(self) -> None:
+        """Follows the status until cancelled; reconnects for ever."""
+        while True:
+            call = self._stub.WatchStatus(node_pb2.WatchStatusRequest())
+            try:
+                await self._follow(call)
+            except (AntiphonError, grpc.aio.AioRpcError, TimeoutError) as error:
+                if self._is_fresh:
+                    log.warning("backend_lost", backend=self.name, error=str(error)[:300])
+                self._seen_at = -STALE_SECONDS
+            finally:
+                call.cancel()
+            await asyncio.sleep(_RECONNECT_SECONDS)
+
+    async def _follow(self, call: Any) -> None:
+        while True:
+            message = await asyncio.wait_for(call.read(), STALE_SECONDS * 2)
+            if message is grpc.aio.EOF:
+                self._seen_at = -STALE_SECONDS
+                return
+            self._status = message.status
+            self._seen_at = time.monotonic()
+            if message.status.state in _SERVING and self._catalog_is_due:
+                await self._reload()
+                self._loaded_at = time.monotonic()
+                if self._loaded_boot != message.status.boot_id:
+                    log.info("backend_ready", backend=self.name, boot_id=message.status.boot_id)
+                self._loaded_boot = message.status.boot_id
+                self._was_ready = True
+
+    @property
+    def _is_fresh(self) -> bool:
+        return time.monotonic() - self._seen_at < STALE_SECONDS
+
+    @property
+    def _catalog_is_due(self) -> bool:
+        assert self._status is not None
+        return (
+            self._loaded_boot != self._status.boot_id
+            or time.monotonic() - self._loaded_at > _CATALOG_SECONDS
+        )

@@ -1,0 +1,58 @@
+"""The speech synthesis service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+from antiphon.vocoder.v1 import vocoder_service_pb2, vocoder_service_pb2_grpc
+from antiphon_core.rpc.streams import result
+from antiphon_gateway.clients.stream import TwoWayStream
+from antiphon_gateway.convert import speech as convert
+from antiphon_gateway.domain.speech import SpeechConfig, SpeechEvent, SpeechFinished, Voice
+
+_TEXT_PIECE_CHARACTERS = 16_000
+"""At most 64 KiB of UTF-8 a message, as the contract asks."""
+
+
+class SpeechStream(TwoWayStream[SpeechEvent]):
+    """Text in, audio out: SpeechReady, chunks and marks, SpeechFinished."""
+
+    def __init__(self, call: Any, config: SpeechConfig) -> None:
+        super().__init__(call, convert.response_to_event, SpeechFinished)
+        self._config = config
+
+    async def __aenter__(self) -> SpeechStream:
+        await self._write(convert.config_to_proto(self._config))
+        return self
+
+    async def send_text(self, text: str) -> None:
+        """Appends to the text; any cut of the same text gives the same samples."""
+        for start in range(0, len(text), _TEXT_PIECE_CHARACTERS):
+            await self._write(convert.text_to_proto(text[start : start + _TEXT_PIECE_CHARACTERS]))
+
+    async def flush(self) -> None:
+        """Speaks what is buffered without waiting for the end of its clause."""
+        await self._write(convert.flush_to_proto())
+
+    async def clear(self) -> None:
+        """Drops what has not been spoken."""
+        await self._write(convert.clear_to_proto())
+
+
+class SpeechClient:
+    """One vocoder service."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub: Any = vocoder_service_pb2_grpc.VocoderServiceStub(channel)
+
+    def stream(self, config: SpeechConfig) -> SpeechStream:
+        """Opens a speech stream; the configuration is sent on entering it."""
+        return SpeechStream(self._stub.StreamSpeech(timeout=config.timeout), config)
+
+    async def list_voices(self) -> tuple[Voice, ...]:
+        """Voices, the default first."""
+        response = await result(
+            self._stub.ListVoices(vocoder_service_pb2.ListVoicesRequest(), timeout=2.0)
+        )
+        return tuple(convert.voice_from_proto(voice) for voice in response.voices)

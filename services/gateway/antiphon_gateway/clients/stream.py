@@ -1,0 +1,106 @@
+"""One helper for every outgoing stream: whatever happens, leaving it cancels the call.
+
+A grpc.aio client that merely stops iterating does not tell the server, so streams are used as
+context managers and ``__aexit__`` cancels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import grpc
+import grpc.aio
+from antiphon_core.errors import Internal, Unavailable
+from antiphon_core.rpc.errors import from_rpc_error
+from antiphon_core.rpc.streams import typed_errors
+
+Event = TypeVar("Event")
+
+
+class BackendStream(Generic[Event]):
+    """A server's answers as domain events.
+
+    Use as ``async with client.stream(...) as stream: async for event in stream``. Iteration
+    raises the backend's typed AntiphonError, and Internal when the call ends without its
+    terminal event. ``cancel`` may be called at any time, from any task of the loop.
+    """
+
+    def __init__(
+        self,
+        call: Any,
+        convert: Callable[[Any], Event | None],
+        terminal: type,
+    ) -> None:
+        self._call = call
+        self._convert = convert
+        self._terminal = terminal
+        self._ended = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Ends the call at the server; harmless when it is over."""
+        self._call.cancel()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        while True:
+            if self._ended:
+                raise StopAsyncIteration
+            with typed_errors(self._call):
+                message = await self._call.read()
+            if message is grpc.aio.EOF:
+                raise Internal("the backend ended the stream without its terminal message")
+            event = self._convert(message)
+            if event is None:
+                continue
+            if isinstance(event, self._terminal):
+                self._ended = True
+            return event
+
+
+class TwoWayStream(BackendStream[Event]):
+    """A stream that is also written to; writing waits while the server does not read."""
+
+    async def _write(self, message: Any) -> None:
+        try:
+            with typed_errors(self._call):
+                await self._call.write(message)
+        except asyncio.InvalidStateError:
+            raise await self._failure() from None
+
+    async def end_input(self) -> None:
+        """Half-closes: no more input follows."""
+        try:
+            with typed_errors(self._call):
+                await self._call.done_writing()
+        except asyncio.InvalidStateError:
+            raise await self._failure() from None
+
+    async def _failure(self) -> Exception:
+        """Why a finished call cannot be written to."""
+        code = await self._call.code()
+        if code is grpc.StatusCode.OK:
+            return Unavailable("the backend ended the stream before its input was complete")
+        return from_rpc_error(
+            grpc.aio.AioRpcError(
+                code,
+                await self._call.initial_metadata(),
+                await self._call.trailing_metadata(),
+                details=await self._call.details(),
+            )
+        )

@@ -1,0 +1,1 @@
+"""Pure mapping between the domain dataclasses and protobuf messages."""

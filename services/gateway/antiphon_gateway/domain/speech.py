@@ -1,0 +1,111 @@
+"""Speech synthesis: configuration, what goes in and what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ENCODINGS = ("pcm16", "wav", "mp3", "opus", "flac", "aac", "pcmu", "pcma")
+"""Names of audio encodings between gateway and backends."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioFormat:
+    """Encoding and sample rate of a stream of audio."""
+
+    encoding: str
+    """One of ENCODINGS; empty lets the backend sniff or choose."""
+    sample_rate: int = 0
+    """Samples a second; 0 takes the backend's documented default."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechConfig:
+    """Configuration of a speech stream."""
+
+    voice: str = ""
+    """Voice id or alias; empty takes the default voice."""
+    model: str = ""
+    output_format: AudioFormat | None = None
+    """None is pcm16 at the voice's own rate."""
+    speed: float = 1.0
+    language: str = ""
+    instructions: str = ""
+    whole_sentences: bool = False
+    """Cut text into sentences only, instead of an early first clause."""
+    default_when_unknown: bool = False
+    """Speak with the default voice where the named one does not exist."""
+    exact_container: bool = False
+    """Buffer the file and write exact sizes; wav only."""
+    timeout: float | None = None
+    """Seconds until the call's deadline; None sets none."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechReady:
+    """The slot is taken; always the first event."""
+
+    voice: str
+    model: str
+    voice_fallback: bool
+    output_format: AudioFormat
+    mime_type: str
+    queue_wait: float
+    """Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioChunk:
+    """A run of audio in the output format."""
+
+    data: bytes
+    first_sample: int
+    sample_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechMark:
+    """The input up to an offset has been spoken at a sample."""
+
+    input_offset: int
+    """Characters of the joined text."""
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechProgress:
+    """Still at work after a long silence."""
+
+    elapsed: float
+    """Seconds since the configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechFinished:
+    """The end of the stream; always the last event of a call that did not fail."""
+
+    reason: str
+    """complete, length or voice_deleted."""
+    sample_count: int
+    input_units: int
+    audio_seconds: float
+    first_audio_seconds: float
+
+
+SpeechEvent = SpeechReady | AudioChunk | SpeechMark | SpeechProgress | SpeechFinished
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A voice that can be named in a SpeechConfig."""
+
+    id: str
+    name: str
+    kind: str
+    """preset, uploaded or cloned."""
+    models: tuple[str, ...]
+    language: str
+    sample_rate: int
+    created_at: int
+    """Seconds since the epoch; 0 where unknown."""
+    aliases: tuple[str, ...] = ()
+    is_default: bool = False

@@ -1,0 +1,1 @@
+"""Pure-ASGI middleware: no task, no queue, no copy per chunk."""

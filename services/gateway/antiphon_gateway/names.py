@@ -1,0 +1,112 @@
+"""One resolver for model and voice names: exact or refused, never another model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from antiphon_core.errors import InvalidArgument, NotFound
+from antiphon_gateway.domain.catalog import ModelInfo
+from antiphon_gateway.domain.recognition import Recognizer
+from antiphon_gateway.domain.speech import Voice
+
+_LISTED = 20
+
+
+def resolve_model(name: str, models: Sequence[ModelInfo], default: str = "") -> ModelInfo:
+    """The served model that a request means.
+
+    In order: exact id or alias; ``base:adapter``; an empty name or ``default``; a basename
+    (``org/name`` by ``name``) that only one model has.
+
+    Raises:
+        NotFound: MODEL_NOT_FOUND, listing what is served.
+    """
+    if name in ("", "default"):
+        name = default or (models[0].id if models else "")
+    for model in models:
+        if name == model.id or name in model.aliases:
+            return model
+    for model in models:
+        if model.base_model and name == f"{model.base_model}:{model.id}":
+            return model
+    same_basename = [model for model in models if model.id.rpartition("/")[2] == name]
+    if len(same_basename) == 1:
+        return same_basename[0]
+    raise model_not_found(name, [model.id for model in models])
+
+
+def resolve_voice(name: str, voices: Sequence[Voice], aliases: Mapping[str, str]) -> str:
+    """The id of the voice that a request means; empty is the default voice.
+
+    Raises:
+        InvalidArgument: VOICE_NOT_FOUND, listing the voices.
+    """
+    for voice in voices:
+        if name == voice.id or name in voice.aliases:
+            return voice.id
+    if name in aliases:
+        return aliases[name]
+    known = [voice.id for voice in voices] + sorted(aliases)
+    raise InvalidArgument(
+        f"voice {name!r} is not served; available: {_listing(known)}",
+        reason="VOICE_NOT_FOUND",
+        field="voice",
+        allowed=known[:_LISTED],
+    )
+
+
+def resolve_speech_model(
+    name: str, voices: Sequence[Voice], aliases: Mapping[str, str]
+) -> str:
+    """The id of the speech model; empty leaves the choice to the voice.
+
+    Raises:
+        NotFound: MODEL_NOT_FOUND, listing what is served.
+    """
+    served = speech_models(voices)
+    if name in ("", "default"):
+        return ""
+    if name in served:
+        return name
+    if name in aliases:
+        return aliases[name]
+    raise model_not_found(name, [*served, *sorted(aliases)])
+
+
+def resolve_recognizer(
+    name: str, recognizers: Sequence[Recognizer], aliases: Mapping[str, str]
+) -> str:
+    """The id of the recogniser; empty is the default one.
+
+    Raises:
+        NotFound: MODEL_NOT_FOUND, listing what is served.
+    """
+    if name in ("", "default"):
+        return ""
+    for recognizer in recognizers:
+        if name == recognizer.id or name in recognizer.aliases:
+            return recognizer.id
+    if name in aliases:
+        return aliases[name]
+    raise model_not_found(name, [*(item.id for item in recognizers), *sorted(aliases)])
+
+
+def speech_models(voices: Sequence[Voice]) -> list[str]:
+    """Ids of the speech models that the voices work with, without repeats."""
+    return list(dict.fromkeys(model for voice in voices for model in voice.models))
+
+
+def model_not_found(name: str, served: Sequence[str]) -> NotFound:
+    """MODEL_NOT_FOUND that lists what is served."""
+    return NotFound(
+        f"model {name!r} is not served; available: {_listing(served)}",
+        reason="MODEL_NOT_FOUND",
+        field="model",
+        allowed=list(served)[:_LISTED],
+    )
+
+
+def _listing(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_LISTED])
+    rest = len(names) - _LISTED
+    return (shown or "none") + (f" and {rest} more" if rest > 0 else "")
