@@ -1,0 +1,73 @@
+"""The engine process; the front starts it as ``python -m antiphon_llm.engine``."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from antiphon_core.ipc.endpoint import Endpoint, WorkerEndpoint
+from antiphon_core.logs import configure_logging, get_logger
+
+from antiphon_llm.messages import Boot, Fault, Shutdown, ToEngine
+
+EXIT_FAULT = 70
+"""Exit status after a Fault."""
+
+
+def serve(endpoint: Endpoint) -> int:
+    """Boots on the first message and steps until Shutdown; returns the exit status.
+
+    Whatever fails is told to the front as a Fault before this returns.
+    """
+    log = get_logger(__name__)
+    config = _await_boot(endpoint)
+    if config is None:
+        return 0
+    # Imported here, so that the front hears of the process before torch is loaded.
+    from .boot import BootPhases, boot
+
+    phases = BootPhases(endpoint)
+    try:
+        loop = boot(config.config, endpoint, phases)
+    except (ValueError, MemoryError) as refused:
+        log.error("boot_refused", phase=phases.current, error=str(refused))
+        endpoint.send(Fault(str(refused), "BOOT_FAILED", phases.current))
+        return EXIT_FAULT
+    except Exception as defect:
+        log.exception("boot_failed", phase=phases.current)
+        endpoint.send(Fault(f"{type(defect).__name__}: {defect}", "BOOT_FAILED", phases.current))
+        return EXIT_FAULT
+    # What boot made lives as long as the process: no collection needs to look at it again.
+    gc.collect()
+    gc.freeze()
+    try:
+        loop.run()
+    except Exception:
+        return EXIT_FAULT
+    return 0
+
+
+def _await_boot(endpoint: Endpoint) -> Boot | None:
+    """The first message; None when it is a Shutdown."""
+    while True:
+        endpoint.wait(None)
+        for message in endpoint.drain():
+            if isinstance(message, Boot):
+                return message
+            if isinstance(message, Shutdown):
+                return None
+            raise TypeError(f"the first message must be Boot, not {type(message).__name__}")
+
+
+def main() -> int:
+    """Connects to the front and serves it."""
+    endpoint = WorkerEndpoint.from_argv(sys.argv[1:], inbound=ToEngine)
+    configure_logging("llm-engine")
+    try:
+        return serve(endpoint)
+    finally:
+        endpoint.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

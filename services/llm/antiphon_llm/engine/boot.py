@@ -1,0 +1,219 @@
+"""From a configuration to a loop that is ready to serve, phase by phase."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import antiphon_kernels
+import msgspec
+from antiphon_core.ipc.endpoint import Endpoint
+from antiphon_core.logs import get_logger
+from antiphon_nn.checkpoint import Checkpoint, open_checkpoint
+
+from antiphon_llm.kvcache.allocator import EntryAllocator
+from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.kvcache.fields import entry_bytes
+from antiphon_llm.kvcache.pool import KvPool
+from antiphon_llm.kvcache.sizing import PoolSize, size_pool
+from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Submit
+from antiphon_llm.models.registry import architecture_of, build_model
+
+from .batch import BatchBuilder
+from .intake import Intake, ServedModel
+from .live import LiveRequests
+from .loop import EngineLoop
+from .memory import available_bytes
+from .outbox import Outbox
+from .runner import LayerCache, Runner
+from .scheduler import Scheduler, SchedulerLimits
+
+if TYPE_CHECKING:
+    from antiphon_llm.models.decoder import Decoder
+
+_log = get_logger(__name__)
+
+DEVICES = ("cpu",)
+DTYPES = ("auto", "float32")
+WARM_UP_TOKENS = 8
+
+
+class BootPhases:
+    """Tells the front which phase runs, and keeps how long each took."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self.current = ""
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Marks a phase; its name stays in ``current`` if it fails."""
+        self.current = name
+        self._endpoint.send(BootPhase(name))
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - started
+
+
+def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> EngineLoop:
+    """Loads the model, sizes the pool, warms up and says Hello.
+
+    Raises ValueError (CheckpointError, UnsupportedConfig, PoolTooSmall) for what the
+    configuration or the checkpoint has wrong.
+    """
+    with phases.phase("configure"):
+        limits = check_config(config)
+        antiphon_kernels.set_threads(config.threads or len(os.sched_getaffinity(0)))
+        kernels = antiphon_kernels.implementations()
+    with phases.phase("load_weights"):
+        checkpoint = open_checkpoint(config.model_path)
+        model = build_model(checkpoint)
+        eos_ids = end_of_text_ids(checkpoint)
+    with phases.phase("allocate_kv"):
+        pool, size = _allocate(config, model)
+    loop = _assemble(config, limits, endpoint, model, pool, size, eos_ids)
+    with phases.phase("warm_up"):
+        _warm_up(loop)
+    hello = Hello(
+        architecture=architecture_of(checkpoint),
+        vocab_size=model.vocab_size,
+        context_limit=size.context_limit,
+        eos_ids=eos_ids,
+        kv_entries=size.entries,
+        entry_tokens=config.entry_tokens,
+        max_rows=config.max_rows,
+        weight_bytes=model.weight_bytes,
+        kv_bytes=pool.bytes,
+        device=config.device,
+        dtype="float32",
+        kernels=kernels,
+        boot_seconds=phases.seconds,
+    )
+    endpoint.send(hello)
+    _log.info("engine_ready", **msgspec.to_builtins(hello))
+    return loop
+
+
+def check_config(config: EngineConfig) -> SchedulerLimits:
+    """What configuration alone can refute; ValueError names the field and what it may be."""
+    if config.device not in DEVICES:
+        raise ValueError(f"device is {config.device!r}; supported: {', '.join(DEVICES)}")
+    if config.dtype not in DTYPES:
+        raise ValueError(
+            f"dtype is {config.dtype!r}; supported on {config.device}: {', '.join(DTYPES)}"
+        )
+    if not 0.0 < config.memory_share <= 1.0:
+        raise ValueError(f"memory_share must lie in (0, 1], got {config.memory_share}")
+    for name in ("context_limit", "kv_entries", "threads"):
+        if getattr(config, name) < 0:
+            raise ValueError(f"{name} must be 0 (automatic) or more, got {getattr(config, name)}")
+    return SchedulerLimits(
+        max_rows=config.max_rows,
+        step_tokens=config.step_tokens,
+        prefill_chunk=config.prefill_chunk,
+        entry_tokens=config.entry_tokens,
+        queue_limit=config.queue_limit,
+    )
+
+
+def end_of_text_ids(checkpoint: Checkpoint) -> list[int]:
+    """Ids that end a text: the config's and, of a directory, generation_config.json's."""
+    found = _ids(checkpoint.config.get("eos_token_id"))
+    generation = Path(checkpoint.path) / "generation_config.json"
+    if generation.is_file():
+        found |= _ids(json.loads(generation.read_text()).get("eos_token_id"))
+    return sorted(found)
+
+
+def _ids(value: int | list[int] | None) -> set[int]:
+    if value is None:
+        return set()
+    return {value} if isinstance(value, int) else set(value)
+
+
+def _allocate(config: EngineConfig, model: Decoder) -> tuple[KvPool, PoolSize]:
+    fields = model.kv_fields(config.entry_tokens)
+    size = size_pool(
+        entry_bytes=entry_bytes(fields),
+        entry_tokens=config.entry_tokens,
+        max_rows=config.max_rows,
+        model_limit=model.spec.context_limit,
+        context_limit=config.context_limit,
+        kv_entries=config.kv_entries,
+        available_bytes=available_bytes(),
+        memory_share=config.memory_share,
+    )
+    if size.narrowed:
+        _log.warning(
+            "context_narrowed",
+            context_limit=size.context_limit,
+            model_limit=model.spec.context_limit,
+            kv_entries=size.entries,
+        )
+    return KvPool(fields, entries=size.entries), size
+
+
+def _assemble(
+    config: EngineConfig,
+    limits: SchedulerLimits,
+    endpoint: Endpoint,
+    model: Decoder,
+    pool: KvPool,
+    size: PoolSize,
+    eos_ids: list[int],
+) -> EngineLoop:
+    tables = BlockTables(
+        EntryAllocator(size.entries),
+        rows=config.max_rows,
+        entry_tokens=config.entry_tokens,
+        context_limit=size.context_limit,
+    )
+    views = [
+        LayerCache(
+            pool.views[f"{index}.keys"].flatten(0, 1), pool.views[f"{index}.values"].flatten(0, 1)
+        )
+        for index in range(len(model.spec.layers))
+    ]
+    builder = BatchBuilder(tables, step_tokens=config.step_tokens, max_rows=config.max_rows)
+    runner = Runner(model, views, builder, max_rows=config.max_rows)
+    served = ServedModel(model.vocab_size, size.context_limit, frozenset(eos_ids))
+    return assemble_loop(
+        endpoint, Scheduler(limits, tables), runner, served, lambda: antiphon_kernels.fallbacks
+    )
+
+
+def assemble_loop(
+    endpoint: Endpoint,
+    scheduler: Scheduler,
+    runner: Runner,
+    served: ServedModel,
+    fallbacks: Callable[[], dict[str, int]] = dict,
+) -> EngineLoop:
+    """Wires the host side around a runner."""
+    outbox = Outbox()
+    live = LiveRequests(scheduler, outbox, endpoint.send)
+    return EngineLoop(
+        endpoint=endpoint,
+        scheduler=scheduler,
+        runner=runner,
+        live=live,
+        intake=Intake(served, scheduler, live, outbox, endpoint.send),
+        outbox=outbox,
+        context_limit=served.context_limit,
+        fallbacks=fallbacks,
+    )
+
+
+def _warm_up(loop: EngineLoop) -> None:
+    """Runs one small request through the real loop, so that the first caller's is not first."""
+    sampling = Sampling(temperature=1.0, top_k=8, max_tokens=2, ignore_eos=True)
+    loop.intake.submit(Submit("warm-up", [0] * WARM_UP_TOKENS, sampling))
+    while loop.live:
+        loop.step()
+    loop.outbox.flush()

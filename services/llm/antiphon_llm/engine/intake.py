@@ -1,0 +1,226 @@
+"""From messages to live requests: validation, cancels, tombstones.
+
+Admission is total: whatever goes wrong with one request becomes the terminal of that request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from antiphon_core.logs import get_logger
+
+from antiphon_llm.messages import Cancel, Embedding, EmbedSubmit, Finish, Submit
+from antiphon_llm.sampler.row import SamplerRow
+
+from .live import LiveRequests
+from .outbox import Outbox
+from .request import PooledVector, Request, Timings
+from .scheduler import Scheduler
+
+_log = get_logger(__name__)
+
+POOLINGS = ("mean", "last")
+
+
+class RequestRefused(Exception):
+    """This request cannot be served; ``reason`` is an ErrorReason name without prefix."""
+
+    def __init__(self, message: str, reason: str, *, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class Tombstones:
+    """Ids cancelled before they were submitted: kept for a while, and not too many."""
+
+    def __init__(
+        self,
+        *,
+        seconds: float = 60.0,
+        limit: int = 4096,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seconds = seconds
+        self._limit = limit
+        self._clock = clock
+        self._expiry: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._expiry)
+
+    def leave(self, request_id: str) -> None:
+        """Notes a cancel of an id that is not live."""
+        now = self._clock()
+        self._expiry[request_id] = now + self._seconds
+        self._expiry.move_to_end(request_id)
+        while self._expiry and (
+            len(self._expiry) > self._limit or next(iter(self._expiry.values())) <= now
+        ):
+            self._expiry.popitem(last=False)
+
+    def take(self, request_id: str) -> bool:
+        """Whether the id was cancelled beforehand; forgets it."""
+        expiry = self._expiry.pop(request_id, None)
+        return expiry is not None and expiry > self._clock()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What validation needs to know about the model."""
+
+    vocab_size: int
+    context_limit: int
+    eos_ids: frozenset[int]
+
+
+class Intake:
+    """Turns Submit, EmbedSubmit and Cancel into changes of the live requests."""
+
+    def __init__(
+        self,
+        served: ServedModel,
+        scheduler: Scheduler,
+        live: LiveRequests,
+        outbox: Outbox,
+        answer: Callable[[Embedding], None],
+        *,
+        tombstones: Tombstones | None = None,
+    ) -> None:
+        self._served = served
+        self._scheduler = scheduler
+        self._live = live
+        self._outbox = outbox
+        self._answer = answer
+        self.tombstones = tombstones if tombstones is not None else Tombstones()
+        self._sequence = 0
+
+    def cancel(self, message: Cancel) -> None:
+        """Ends the request now, or its submit when that arrives."""
+        request = self._live.get(message.request_id)
+        if request is None:
+            self.tombstones.leave(message.request_id)
+        else:
+            self._live.finish(request, "cancelled")
+
+    def submit(self, message: Submit | EmbedSubmit) -> None:
+        """Queues one sequence, or sends its terminal."""
+        if self.tombstones.take(message.request_id):
+            self._refuse(message, "cancelled", "cancelled before it was submitted", "CANCELLED")
+            return
+        try:
+            self._check(message)
+            request = (
+                self._generation(message)
+                if isinstance(message, Submit)
+                else self._embedding(message)
+            )
+            self._live.add(request)
+        except RequestRefused as refused:
+            self._refuse(message, "error", str(refused), refused.reason, refused.retry_after)
+        except Exception as defect:
+            _log.exception("admission_failed", request_id=message.request_id)
+            self._refuse(message, "error", f"{type(defect).__name__}: {defect}", "INTERNAL")
+
+    def _check(self, message: Submit | EmbedSubmit) -> None:
+        if self._live.get(message.request_id) is not None:
+            raise RequestRefused(
+                f"request id {message.request_id!r} is already live", "ALREADY_EXISTS"
+            )
+        generates = isinstance(message, Submit)
+        _check_prompt(message.prompt_ids, self._served, room=1 if generates else 0)
+        interactive = message.interactive if isinstance(message, Submit) else True
+        refusal = self._scheduler.refusal(interactive=interactive)
+        if refusal:
+            raise RequestRefused(refusal, "QUEUE_FULL", retry_after=self._live.retry_after())
+
+    def _generation(self, message: Submit) -> Request:
+        sampling = message.sampling
+        if sampling.max_tokens < 1:
+            raise RequestRefused(
+                f"max_tokens must be at least 1, got {sampling.max_tokens}", "INVALID_VALUE"
+            )
+        _check_ids("logit_bias", list(sampling.logit_bias), self._served.vocab_size)
+        eos = frozenset() if sampling.ignore_eos else self._served.eos_ids
+        stop_ids = eos | frozenset(sampling.stop_token_ids)
+        request = self._request(message.request_id, message.prompt_ids, sampling.max_tokens)
+        request.interactive = message.interactive
+        request.deadline = message.deadline
+        request.stop_ids = stop_ids
+        request.prompt_logprobs = sampling.prompt_logprobs
+        request.scored = [None]
+        request.sampler = SamplerRow(
+            sampling,
+            choice=message.choice,
+            prompt_ids=message.prompt_ids,
+            end_ids=[token for token in stop_ids if 0 <= token < self._served.vocab_size],
+        )
+        return request
+
+    def _embedding(self, message: EmbedSubmit) -> Request:
+        if message.pooling not in POOLINGS:
+            raise RequestRefused(
+                f"pooling {message.pooling!r} is not one of {', '.join(POOLINGS)}",
+                "INVALID_VALUE",
+            )
+        request = self._request(message.request_id, message.prompt_ids, 0)
+        request.pooled = PooledVector(message.pooling == "mean", message.normalise)
+        return request
+
+    def _request(self, request_id: str, prompt_ids: list[int], max_tokens: int) -> Request:
+        self._sequence += 1
+        return Request(
+            request_id=request_id,
+            sequence=self._sequence,
+            tokens=list(prompt_ids),
+            prompt_length=len(prompt_ids),
+            max_tokens=max_tokens,
+            timings=Timings(submitted=time.monotonic()),
+        )
+
+    def _refuse(
+        self,
+        message: Submit | EmbedSubmit,
+        reason: str,
+        error: str,
+        error_reason: str,
+        retry_after: float = 0.0,
+    ) -> None:
+        if isinstance(message, EmbedSubmit):
+            self._answer(Embedding(message.request_id, [], error, error_reason))
+            return
+        self._outbox.finished(
+            Finish(
+                request_id=message.request_id,
+                reason=reason,
+                error=error if reason == "error" else "",
+                error_reason=error_reason if reason == "error" else "",
+                prompt_tokens=len(message.prompt_ids),
+                retry_after=retry_after,
+            )
+        )
+
+
+def _check_prompt(prompt_ids: Sequence[int], served: ServedModel, *, room: int) -> None:
+    """``room`` is the output that must fit behind the prompt."""
+    if not prompt_ids:
+        raise RequestRefused("the prompt has no token", "EMPTY_PROMPT")
+    if len(prompt_ids) + room > served.context_limit:
+        raise RequestRefused(
+            f"the prompt is too long for the context: limit {served.context_limit}, "
+            f"observed {len(prompt_ids)}" + (" plus at least 1 output token" if room else ""),
+            "CONTEXT_LENGTH_EXCEEDED",
+        )
+    _check_ids("prompt_ids", prompt_ids, served.vocab_size)
+
+
+def _check_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        wrong = next(token for token in ids if not 0 <= token < vocab_size)
+        raise RequestRefused(
+            f"{name} has token id {wrong}, outside the vocabulary 0 to {vocab_size - 1}",
+            "INVALID_VALUE",
+        )

@@ -1,0 +1,78 @@
+"""What the scheduler decides for one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from .request import Request, State
+
+
+class StepClass(StrEnum):
+    """Kind of a step; a fact of the plan, not of its row count."""
+
+    DECODE = "decode"
+    PREFILL = "prefill"
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """Tokens of one row in one step, and whether its last one is drawn from."""
+
+    tokens: int
+    samples: bool
+
+
+def row_shape(request: Request, tokens: int) -> RowShape:
+    """The shape of a row that feeds ``tokens``: DECODE(1) or PREFILL(n); a wrong n raises."""
+    if request.state is State.DECODING:
+        if tokens != 1 or request.pending != 1:
+            raise ValueError(f"decode row of {tokens} tokens with {request.pending} pending")
+        return RowShape(1, samples=True)
+    if request.state is State.PREFILLING and 0 < tokens <= request.pending:
+        completes = tokens == request.pending
+        return RowShape(tokens, samples=completes and request.sampler is not None)
+    raise ValueError(f"{request.state} row of {tokens} tokens with {request.pending} pending")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """One request's part of the step: tokens ``start .. start + shape.tokens - 1``."""
+
+    request: Request
+    start: int
+    shape: RowShape
+
+    @property
+    def end(self) -> int:
+        """Written length after the step."""
+        return self.start + self.shape.tokens
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """Rows of one step, decode rows first, and what scheduling it changed."""
+
+    rows: list[PlannedRow] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all rows."""
+        return self.prefill_tokens + self.decode_tokens
+
+    @property
+    def step_class(self) -> StepClass:
+        """PREFILL as soon as one row is a prefill."""
+        return StepClass.PREFILL if self.prefill_tokens else StepClass.DECODE
+
+    def add(self, request: Request, tokens: int) -> None:
+        """Appends one row."""
+        self.rows.append(PlannedRow(request, request.written, row_shape(request, tokens)))
+        if request.state is State.DECODING:
+            self.decode_tokens += tokens
+        else:
+            self.prefill_tokens += tokens

@@ -1,0 +1,125 @@
+"""Runs one planned step: batch, forward, head on the rows that are read, draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from antiphon_llm.messages import TopLogprobs
+from antiphon_llm.sampler.draw import Draw, draw
+from antiphon_llm.sampler.logprobs import scored_token
+
+from .batch import BatchBuilder, StepBatch
+from .plan import PlannedRow, StepPlan
+from .request import Request
+
+_SCORE_TILE = 16
+"""Prompt positions that go through the head together when their log-probabilities are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """One layer's keys and values, each ``(slots, kv_heads, head_dim)``."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+class ForwardModel(Protocol):
+    """What the runner needs of a built model."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Width V of the head."""
+        ...
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        meta: StepBatch,
+        views: Sequence[LayerCache],
+    ) -> torch.Tensor:
+        """Final hidden states (N, H) of the batch's tokens; writes their keys and values."""
+        ...
+
+    def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """fp32 logits (R, V) of hidden rows (R, H), written to ``out`` and returned."""
+        ...
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a step computed, for ``commit`` to apply."""
+
+    draws: list[tuple[Request, Draw]] = field(default_factory=list)
+    scored: list[tuple[Request, list[TopLogprobs]]] = field(default_factory=list)
+    """Log-probabilities of further prompt tokens, in order."""
+    pooled: list[tuple[Request, np.ndarray]] = field(default_factory=list)
+    """fp64 (H): the chunk's sum, or its last row, by the request's pooling."""
+
+
+class Runner:
+    """Owns the step's buffers; holds no request state."""
+
+    def __init__(
+        self,
+        model: ForwardModel,
+        views: Sequence[LayerCache],
+        builder: BatchBuilder,
+        *,
+        max_rows: int,
+    ) -> None:
+        self._model = model
+        self._views = views
+        self._builder = builder
+        self._logits = torch.empty((max(max_rows, _SCORE_TILE), model.vocab_size))
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepResult:
+        """Feeds the plan's tokens and draws where a row samples; changes no request."""
+        batch = self._builder.build(plan)
+        hidden = self._model.forward(batch.input_ids, batch.positions, batch, self._views)
+        result = StepResult()
+        for row, offset in zip(plan.rows, batch.query_start.tolist(), strict=False):
+            rows = hidden[offset : offset + row.shape.tokens]
+            if row.request.pooled is not None:
+                result.pooled.append((row.request, _pooled(rows, row.request.pooled.mean)))
+            elif row.request.prompt_logprobs >= 0:
+                result.scored.append((row.request, self._score_prompt(row, rows)))
+        sampling = [row.request for row in plan.rows if row.shape.samples]
+        if sampling:
+            result.draws = list(zip(sampling, self._draw(hidden, batch, sampling), strict=True))
+        return result
+
+    def _draw(self, hidden: torch.Tensor, batch: StepBatch, requests: list[Request]) -> list[Draw]:
+        last = hidden.index_select(0, batch.sample_index)
+        logits = self._model.head(last, self._logits[: len(requests)])
+        samplers = [request.sampler for request in requests if request.sampler is not None]
+        return draw(logits.numpy(), samplers, [len(request.tokens) for request in requests])
+
+    def _score_prompt(self, row: PlannedRow, hidden: torch.Tensor) -> list[TopLogprobs]:
+        """Scores the prompt tokens that this chunk's rows predict and that are not scored yet."""
+        request = row.request
+        first = max(row.start + 1, len(request.scored))
+        last = min(row.end + 1, request.prompt_length)
+        scored: list[TopLogprobs] = []
+        for start in range(first, last, _SCORE_TILE):
+            end = min(start + _SCORE_TILE, last)
+            rows = hidden[start - 1 - row.start : end - 1 - row.start]
+            logits = self._model.head(rows, self._logits[: end - start]).numpy()
+            scored.extend(
+                scored_token(
+                    logits[target - start], request.tokens[target], request.prompt_logprobs
+                )
+                for target in range(start, end)
+            )
+        return scored
+
+
+def _pooled(rows: torch.Tensor, mean: bool) -> np.ndarray:
+    return (rows.double().sum(0) if mean else rows[-1].double()).numpy()

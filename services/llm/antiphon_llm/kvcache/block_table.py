@@ -1,0 +1,93 @@
+"""Which entries hold the tokens of each running row: the one owner of slot arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .allocator import EntryAllocator
+
+
+class BlockTables:
+    """A table row per running request, in host memory.
+
+    ``table`` is int32 ``(rows, width)``; unused places hold the null entry 0. A place of the
+    KV pool (*slot*) is ``table[row, position // entry_tokens] * entry_tokens + position %
+    entry_tokens``.
+    """
+
+    def __init__(
+        self, allocator: EntryAllocator, *, rows: int, entry_tokens: int, context_limit: int
+    ) -> None:
+        self.allocator = allocator
+        self.entry_tokens = entry_tokens
+        self.width = -(-context_limit // entry_tokens)
+        self.table = np.zeros((rows, self.width), dtype=np.int32)
+        self._held: list[list[int]] = [[] for _ in range(rows)]
+        self._free_rows = list(range(rows - 1, -1, -1))
+        self._versions = [0] * rows
+        self._next_version = 1
+
+    @property
+    def free_rows(self) -> int:
+        """Rows that ``open`` can still give."""
+        return len(self._free_rows)
+
+    def open(self) -> int:
+        """An empty row."""
+        row = self._free_rows.pop()
+        self._versions[row] = self._next_version
+        self._next_version += 1
+        return row
+
+    def close(self, row: int) -> None:
+        """Gives the row and its entries back."""
+        held = self._held[row]
+        self.allocator.give_back(held)
+        self.table[row, : len(held)] = 0
+        held.clear()
+        self._free_rows.append(row)
+
+    def entries_for(self, length: int) -> int:
+        """Entries that ``length`` written tokens occupy."""
+        return -(-length // self.entry_tokens)
+
+    def held(self, row: int) -> int:
+        """Entries that the row holds."""
+        return len(self._held[row])
+
+    def need(self, row: int, length: int) -> int:
+        """Entries that ``extend`` would take to make room for ``length`` written tokens."""
+        return max(0, self.entries_for(length) - len(self._held[row]))
+
+    def extend(self, row: int, length: int) -> None:
+        """Makes room for ``length`` written tokens."""
+        count = self.need(row, length)
+        if not count:
+            return
+        held = self._held[row]
+        taken = self.allocator.take(count)
+        self.table[row, len(held) : len(held) + count] = taken
+        held.extend(taken)
+
+    def mapping(self, row: int) -> tuple[int, int, int]:
+        """Identifies the row's contents: appends change the last item, a new owner the second."""
+        return row, self._versions[row], len(self._held[row])
+
+    def write_slots(self, row: int, start: int, count: int, out: np.ndarray) -> None:
+        """Places of positions ``start .. start + count - 1`` into ``out``, int64 ``(count,)``."""
+        if count == 1:
+            entry, offset = divmod(start, self.entry_tokens)
+            out[0] = int(self.table[row, entry]) * self.entry_tokens + offset
+            return
+        positions = np.arange(start, start + count, dtype=np.int64)
+        entry = self.table[row].take(positions // self.entry_tokens).astype(np.int64)
+        np.add(entry * self.entry_tokens, positions % self.entry_tokens, out=out)
+
+    def check_integrity(self) -> None:
+        """Raises unless entries, rows and table agree with each other."""
+        self.allocator.check_integrity(entry for held in self._held for entry in held)
+        for row, held in enumerate(self._held):
+            if self.table[row, : len(held)].tolist() != held or self.table[row, len(held) :].any():
+                raise RuntimeError(f"block table row {row} differs from the entries it holds")
+        if any(self._held[row] for row in self._free_rows):
+            raise RuntimeError("a free block table row holds entries")

@@ -1,0 +1,53 @@
+"""One allocation that holds every paged field of every entry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from .fields import ALIGNMENT, FieldSpec, align, entry_bytes
+
+
+class KvPool:
+    """Carves ``entries`` usable entries, and the null entry 0, out of one buffer.
+
+    ``views[name]`` has shape ``(entries + 1, rows_per_entry, *row_shape)``. The memory is
+    mapped on first write, so a pool that is larger than the traffic costs address space only.
+    """
+
+    def __init__(self, fields: Sequence[FieldSpec], *, entries: int) -> None:
+        names = [field.name for field in fields]
+        if len(set(names)) != len(names):
+            raise ValueError(f"KV field names repeat: {sorted(names)}")
+        if entries < 1:
+            raise ValueError(f"a KV pool needs at least 1 entry, not {entries}")
+        self.fields = tuple(fields)
+        self.entries = entries
+        self.bytes = (entries + 1) * entry_bytes(fields)
+        self._buffer = _zeroed(self.bytes)
+        self.views = self._carve()
+
+    def _carve(self) -> dict[str, torch.Tensor]:
+        units = self.entries + 1
+        views: dict[str, torch.Tensor] = {}
+        offset = 0
+        for field in self.fields:
+            used = self._buffer[offset : offset + units * field.unit_bytes].view(field.dtype)
+            view = used.view(units, field.rows_per_entry, *field.row_shape)
+            if field.fill:
+                view.fill_(field.fill)
+            views[field.name] = view
+            offset += units * align(field.unit_bytes)
+        if offset != self.bytes:
+            raise RuntimeError(f"carved {offset} bytes of a pool priced at {self.bytes}")
+        return views
+
+
+def _zeroed(size: int) -> torch.Tensor:
+    """``size`` zero bytes at an ALIGNMENT boundary, untouched: calloc maps pages lazily,
+    where ``torch.zeros`` would write, and so commit, all of them."""
+    raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return torch.from_numpy(raw[start : start + size])

@@ -1,0 +1,1 @@
+"""Model families: one file each over one decoder core, found through the registry."""

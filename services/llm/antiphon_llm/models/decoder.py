@@ -1,0 +1,270 @@
+"""The decoder core that the families share.
+
+Tokens are flat: row n of every activation is token n of the step, whatever request it
+belongs to. A row's arithmetic never depends on the other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from antiphon_core.logs import get_logger
+from antiphon_kernels.gated_activation import gelu_tanh_mul, silu_mul
+from antiphon_kernels.paged_attention import paged_attention
+from antiphon_kernels.store_kv import store_kv
+from antiphon_nn.layers import Embedding, Linear, RMSNorm
+from antiphon_nn.rotary import RopeSettings, RotaryEmbedding
+
+from antiphon_llm.kvcache.fields import FieldSpec
+
+from .config_reader import UnsupportedConfig
+from .spec import DecoderSpec, LayerSpec
+
+if TYPE_CHECKING:
+    from antiphon_nn.checkpoint import Checkpoint
+
+_log = get_logger(__name__)
+
+_ACTIVATIONS = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}
+
+IGNORED_TENSORS = (r".*\.rotary_emb\.inv_freq",)
+"""Checkpoint tensors that are recomputed here."""
+
+
+class AttentionMeta(Protocol):
+    """What attention reads of a step; see StepBatch for shapes."""
+
+    @property
+    def query_start(self) -> torch.Tensor: ...
+    @property
+    def context_len(self) -> torch.Tensor: ...
+    @property
+    def block_table(self) -> torch.Tensor: ...
+    @property
+    def write_slot(self) -> torch.Tensor: ...
+    @property
+    def block_tokens(self) -> int: ...
+
+
+class CacheView(Protocol):
+    """One layer's keys and values, ``(slots, kv_heads, head_dim)`` each."""
+
+    @property
+    def keys(self) -> torch.Tensor: ...
+    @property
+    def values(self) -> torch.Tensor: ...
+
+
+class Decoder:
+    """Embedding, blocks, final norm and head over a checkpoint's weights."""
+
+    def __init__(self, spec: DecoderSpec, checkpoint: Checkpoint) -> None:
+        self.spec = spec
+        load = _Loader(spec, checkpoint)
+        embedding = checkpoint.linear("model.embed_tokens.weight")
+        if embedding.shape != (spec.vocab_size, spec.hidden_size):
+            raise UnsupportedConfig(
+                f"{spec.family}: embedding is {embedding.shape}, the config says "
+                f"{(spec.vocab_size, spec.hidden_size)}"
+            )
+        self._embedding = Embedding(embedding, spec.embedding_scale)
+        self._ropes: dict[int, RotaryEmbedding] = {}
+        self._blocks = [
+            _Block(spec, layer, load, f"model.layers.{index}", self._rope(layer.rope))
+            for index, layer in enumerate(spec.layers)
+        ]
+        self._final_norm = load.norm("model.norm")
+        self._head, self.tied_head = self._load_head(load, checkpoint)
+        checkpoint.check_coverage(IGNORED_TENSORS)
+
+    @property
+    def vocab_size(self) -> int:
+        """Width V of the head."""
+        return self.spec.vocab_size
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all matrices as stored, a tied head counted once."""
+        blocks = sum(block.weight_bytes for block in self._blocks)
+        head = 0 if self.tied_head else self._head.nbytes
+        return blocks + head + self._embedding.weight.nbytes
+
+    def kv_fields(self, entry_tokens: int) -> list[FieldSpec]:
+        """What one KV entry holds: keys and values of each built layer."""
+        return [
+            FieldSpec(
+                f"{index}.{side}", entry_tokens, (layer.kv_heads, layer.head_dim), torch.float32
+            )
+            for index, layer in enumerate(self.spec.layers)
+            for side in ("keys", "values")
+        ]
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        meta: AttentionMeta,
+        views: Sequence[CacheView],
+    ) -> torch.Tensor:
+        """Final hidden states (N, H) fp32 of token ids (N) at absolute positions (N), int32.
+
+        Stores the tokens' keys and values in ``views``, one per layer.
+        """
+        hidden = self._embedding(ids)
+        update: torch.Tensor | None = None
+        for block, view in zip(self._blocks, views, strict=True):
+            normed, hidden = _joined(block.attention_norm, hidden, update)
+            update = block.attention(normed, positions, meta, view)
+            normed, hidden = _joined(block.feed_forward_norm, hidden, update)
+            update = block.feed_forward(normed)
+        return _joined(self._final_norm, hidden, update)[0]
+
+    def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """fp32 logits (R, V) of hidden rows (R, H), written to ``out`` and returned."""
+        self._head(hidden, out)
+        if self.spec.final_softcap:
+            out.div_(self.spec.final_softcap).tanh_().mul_(self.spec.final_softcap)
+        return out
+
+    def _rope(self, settings: RopeSettings) -> RotaryEmbedding:
+        """Layers with the same settings object share one pair of tables."""
+        if id(settings) not in self._ropes:
+            self._ropes[id(settings)] = RotaryEmbedding(settings, self.spec.context_limit)
+        return self._ropes[id(settings)]
+
+    def _load_head(self, load: _Loader, checkpoint: Checkpoint) -> tuple[Linear, bool]:
+        """The head and whether it shares the embedding's storage."""
+        family = self.spec.family
+        if "lm_head.weight" not in checkpoint:
+            if not self.spec.tied_head:
+                raise UnsupportedConfig(
+                    f"{family}: tie_word_embeddings is false but there is no lm_head.weight"
+                )
+            return self._embedding.head(), True
+        if self.spec.tied_head:
+            head = checkpoint.tensor("lm_head.weight")
+            if torch.equal(head, checkpoint.tensor("model.embed_tokens.weight")):
+                return self._embedding.head(), True
+            _log.warning("tied_head_differs", family=family, used="lm_head.weight")
+        return load.linear(["lm_head"], [self.spec.vocab_size], bias=False), False
+
+
+class _Block:
+    """One decoder layer."""
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        layer: LayerSpec,
+        load: _Loader,
+        prefix: str,
+        rope: RotaryEmbedding,
+    ) -> None:
+        self._layer = layer
+        self._rope = rope
+        heads, kv_heads, dim = layer.heads, layer.kv_heads, layer.head_dim
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        self._qkv = load.linear(
+            [f"{attention}.{part}_proj" for part in "qkv"],
+            [heads * dim, kv_heads * dim, kv_heads * dim],
+            bias=spec.qkv_bias,
+        )
+        self._output = load.linear([f"{attention}.o_proj"], [spec.hidden_size], spec.output_bias)
+        self._gate_up = load.linear(
+            [f"{mlp}.gate_proj", f"{mlp}.up_proj"], [spec.intermediate_size] * 2, spec.mlp_bias
+        )
+        self._down = load.linear([f"{mlp}.down_proj"], [spec.hidden_size], spec.mlp_bias)
+        self._activation = _ACTIVATIONS[spec.activation]
+        self._query_norm = load.norm(f"{attention}.q_norm") if spec.qk_norm else None
+        self._key_norm = load.norm(f"{attention}.k_norm") if spec.qk_norm else None
+        self.attention_norm = load.norm(f"{prefix}.input_layernorm")
+        self._attention_output_norm: RMSNorm | None = None
+        self._feed_forward_output_norm: RMSNorm | None = None
+        if spec.block_output_norms:
+            self._attention_output_norm = load.norm(f"{prefix}.post_attention_layernorm")
+            self.feed_forward_norm = load.norm(f"{prefix}.pre_feedforward_layernorm")
+            self._feed_forward_output_norm = load.norm(f"{prefix}.post_feedforward_layernorm")
+        else:
+            self.feed_forward_norm = load.norm(f"{prefix}.post_attention_layernorm")
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the matrices as stored."""
+        parts = (self._qkv, self._output, self._gate_up, self._down)
+        return sum(part.nbytes for part in parts)
+
+    def attention(
+        self, x: torch.Tensor, positions: torch.Tensor, meta: AttentionMeta, view: CacheView
+    ) -> torch.Tensor:
+        """Attention's contribution (N, H) to the residual stream for normed x (N, H)."""
+        layer = self._layer
+        qkv = self._qkv(x).view(x.shape[0], -1, layer.head_dim)
+        queries = qkv[:, : layer.heads]
+        keys = qkv[:, layer.heads : layer.heads + layer.kv_heads]
+        values = qkv[:, layer.heads + layer.kv_heads :]
+        if self._query_norm is not None and self._key_norm is not None:
+            self._query_norm(queries, out=queries)
+            self._key_norm(keys, out=keys)
+        self._rope(queries, keys, positions)
+        store_kv(keys, values, view.keys, view.values, meta.write_slot)
+        mixed = paged_attention(
+            queries,
+            view.keys,
+            view.values,
+            query_start=meta.query_start,
+            context_len=meta.context_len,
+            block_table=meta.block_table,
+            block_tokens=meta.block_tokens,
+            scale=layer.scale,
+            window=layer.window,
+            softcap=layer.softcap,
+        )
+        output = self._output(mixed.view(x.shape[0], -1))
+        norm = self._attention_output_norm
+        return output if norm is None else norm(output, out=output)
+
+    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The feed-forward contribution (N, H) for normed x (N, H)."""
+        output = self._down(self._activation(self._gate_up(x)))
+        norm = self._feed_forward_output_norm
+        return output if norm is None else norm(output, out=output)
+
+
+class _Loader:
+    """Reads a decoder's parts and checks them against its spec."""
+
+    def __init__(self, spec: DecoderSpec, checkpoint: Checkpoint) -> None:
+        self._spec = spec
+        self._checkpoint = checkpoint
+
+    def norm(self, name: str) -> RMSNorm:
+        """An RMSNorm with the family's convention."""
+        weight = self._checkpoint.tensor(f"{name}.weight")
+        return RMSNorm(weight, self._spec.norm_eps, plus_one=self._spec.norm_plus_one)
+
+    def linear(self, names: Sequence[str], sizes: Sequence[int], bias: bool) -> Linear:
+        """One projection, or several of one input, whose outputs must have these sizes."""
+        for name in names:
+            if (f"{name}.bias" in self._checkpoint) is not bias:
+                raise UnsupportedConfig(
+                    f"{self._spec.family}: the config says {name} has "
+                    f"{'a' if bias else 'no'} bias, the checkpoint disagrees"
+                )
+        linear = Linear.load(self._checkpoint, *names)
+        if linear.sizes != list(sizes):
+            raise UnsupportedConfig(
+                f"{self._spec.family}: {', '.join(names)} have {linear.sizes} outputs, "
+                f"the config says {list(sizes)}"
+            )
+        return linear
+
+
+def _joined(
+    norm: RMSNorm, hidden: torch.Tensor, update: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(normalised, residual stream) once ``update`` has joined the stream."""
+    if update is None:
+        return norm(hidden), hidden
+    return norm.add(update, hidden)

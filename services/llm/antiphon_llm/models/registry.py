@@ -1,0 +1,52 @@
+"""From a checkpoint's architecture name to the module that implements it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from antiphon_core.logs import get_logger
+
+from .config_reader import ConfigReader, UnsupportedConfig
+
+if TYPE_CHECKING:
+    from antiphon_nn.checkpoint import Checkpoint
+
+    from .decoder import Decoder
+
+_log = get_logger(__name__)
+
+FAMILIES: dict[str, str] = {
+    "LlamaForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Gemma3ForCausalLM": "gemma3",
+}
+"""Architecture name to module of this package. Each has ``decoder_spec(reader)``."""
+
+
+def architecture_of(checkpoint: Checkpoint) -> str:
+    """The first of the config's architectures; UnsupportedConfig if it is not served."""
+    names = checkpoint.config.get("architectures") or ["(none)"]
+    if names[0] not in FAMILIES:
+        raise UnsupportedConfig(
+            f"architecture {names[0]!r} is not served; known: {', '.join(sorted(FAMILIES))}"
+        )
+    return names[0]
+
+
+def build_model(checkpoint: Checkpoint) -> Decoder:
+    """Builds the checkpoint's model with its weights.
+
+    Raises UnsupportedConfig for an unknown architecture or an unsupported config value.
+    """
+    from .decoder import Decoder
+
+    architecture = architecture_of(checkpoint)
+    family = importlib.import_module(f".{FAMILIES[architecture]}", __package__)
+    reader = ConfigReader(checkpoint.config, architecture)
+    spec = family.decoder_spec(reader)
+    unread = reader.unread()
+    if unread:
+        _log.warning("config_keys_not_used", architecture=architecture, keys=unread)
+    return Decoder(spec, checkpoint)

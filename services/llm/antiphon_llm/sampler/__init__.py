@@ -1,0 +1,1 @@
+"""The draw rule: logits and a request's settings to one token, the same in any batch."""
