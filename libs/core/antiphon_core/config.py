@@ -55,6 +55,7 @@ class SettingValue:
     """``default``, ``file <path>``, ``environment <variable>`` or ``flag --<name>``."""
     scope: Scope
     doc: str
+    secret: bool = False
 
 
 def setting(
@@ -112,7 +113,9 @@ class Settings(BaseModel):
             if leaf.secret and value:
                 value = "***"
             rows.append(
-                SettingValue(leaf.name, value, self.origin(leaf.name), leaf.scope, leaf.doc)
+                SettingValue(
+                    leaf.name, value, self.origin(leaf.name), leaf.scope, leaf.doc, leaf.secret
+                )
             )
         return rows
 

@@ -56,6 +56,8 @@ class LifecycleSnapshot:
     degraded: dict[str, str]
     """Reason by component."""
     phases: tuple[PhaseRecord, ...]
+    booted: bool
+    """Whether boot had ended; tells a failure in service from a failed boot."""
     sequence: int
     """Incremented at each change."""
 
@@ -254,6 +256,7 @@ class Lifecycle:
                 boot_id=self.boot_id,
                 degraded=dict(self._degraded),
                 phases=tuple(phases),
+                booted=self._base not in (State.NOT_STARTED, State.BOOTING),
                 sequence=self._sequence,
             )
 

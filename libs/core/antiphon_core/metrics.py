@@ -95,6 +95,15 @@ class Metrics:
         """All metrics as OpenMetrics text, exemplars included."""
         return generate_latest(self._registry)
 
+    def counters(self) -> dict[str, float]:
+        """Every counter by its sample name with labels, as OpenMetrics spells them."""
+        return {
+            _spell(sample.name, sample.labels): sample.value
+            for family in self._registry.collect()
+            if family.type == "counter"
+            for sample in family.samples
+        }
+
     def value(self, name: str, **labels: str) -> float | None:
         """One sample's value by its full name without prefix; None when absent."""
         return self._registry.get_sample_value(f"{_PREFIX}_{name}", labels)
@@ -116,6 +125,13 @@ class Metrics:
         return known
 
 
+def _spell(name: str, labels: dict[str, str]) -> str:
+    if not labels:
+        return name
+    pairs = (f'{key}="{text}"' for key, text in sorted(labels.items()))
+    return f"{name}{{{','.join(pairs)}}}"
+
+
 _process_metrics = Metrics()
 
 counter = _process_metrics.counter
@@ -123,4 +139,5 @@ gauge = _process_metrics.gauge
 histogram = _process_metrics.histogram
 fallback = _process_metrics.fallback
 render = _process_metrics.render
+counters = _process_metrics.counters
 value = _process_metrics.value

@@ -1,0 +1,208 @@
+"""The NodeAdminService that every service carries, answered from cached facts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+import grpc
+from antiphon.admin.v1 import node_pb2
+from antiphon.admin.v1.node_pb2_grpc import NodeAdminServiceServicer
+
+from antiphon_core import metrics
+from antiphon_core.config import SettingValue
+from antiphon_core.errors import InvalidArgument, Unimplemented
+from antiphon_core.lifecycle import Lifecycle, LifecycleSnapshot
+from antiphon_core.logs import get_logger
+from antiphon_core.node_convert import (
+    config_message,
+    info_message,
+    request_message,
+    seconds,
+    status_message,
+)
+from antiphon_core.node_types import NodeMeasures, RequestPhase, RequestRecord, ServerInfo
+
+__all__ = ["NodeAdminServicer", "NodeMeasures", "RequestPhase", "RequestRecord", "ServerInfo"]
+
+_IDLE_SECONDS = 1.0
+_LOADED_SECONDS = 0.1
+_WATCHER_BACKLOG = 16
+_REQUEST_LIMIT = 4096
+
+log = get_logger("node")
+
+
+class NodeAdminServicer(NodeAdminServiceServicer):
+    """Serves status, info, metrics, configuration and drain of this process.
+
+    The callables are called on the event loop and must not wait, lock an engine or touch a
+    device.
+
+    Args:
+        lifecycle: state of the process.
+        server_info: versions and limits.
+        measures: gauges now.
+        config: the governing settings, usually ``settings.values``.
+        requests: live and recent requests, newest last.
+        on_drain: begins a drain; the default takes the lifecycle there.
+        on_undrain: ends it.
+        on_shutdown: asks the process to drain and exit, with the grace in seconds or None for
+            the configured one.
+        stop_request: ends one request normally, or raises a typed error.
+        supervised: whether something starts this process again after it exits.
+    """
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        server_info: Callable[[], ServerInfo],
+        measures: Callable[[], NodeMeasures] = NodeMeasures,
+        *,
+        config: Callable[[], Iterable[SettingValue]] = tuple,
+        requests: Callable[[], Iterable[RequestRecord]] = tuple,
+        on_drain: Callable[[], None] | None = None,
+        on_undrain: Callable[[], None] | None = None,
+        on_shutdown: Callable[[float | None], None] | None = None,
+        stop_request: Callable[[str], Awaitable[None]] | None = None,
+        supervised: bool = False,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._server_info = server_info
+        self._measures = measures
+        self._config = config
+        self._requests = requests
+        self._on_drain = on_drain or lifecycle.draining
+        self._on_undrain = on_undrain or lifecycle.undrain
+        self._on_shutdown = on_shutdown
+        self._stop_request = stop_request
+        self._supervised = supervised
+        self._started_at = time.time()
+        self._sequence = 0
+        self._watchers: set[asyncio.Queue[node_pb2.NodeStatus]] = set()
+        self._publisher: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+
+    async def WatchStatus(
+        self, request: node_pb2.WatchStatusRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[node_pb2.WatchStatusResponse]:
+        """Streams until the caller ends it. A slow reader misses statuses, seen as a gap."""
+        queue: asyncio.Queue[node_pb2.NodeStatus] = asyncio.Queue(_WATCHER_BACKLOG)
+        self._watchers.add(queue)
+        if self._publisher is None:
+            self._publisher = asyncio.create_task(self._publish(), name="node-status")
+        else:
+            self._changed.set()
+        try:
+            while True:
+                yield node_pb2.WatchStatusResponse(status=await queue.get())
+        finally:
+            self._watchers.discard(queue)
+            if not self._watchers and self._publisher is not None:
+                self._publisher.cancel()
+                self._publisher = None
+
+    async def GetServerInfo(
+        self, request: node_pb2.GetServerInfoRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.GetServerInfoResponse:
+        """Versions, build and limits."""
+        return info_message(self._server_info(), self._lifecycle.boot_id, self._started_at)
+
+    async def GetSnapshot(
+        self, request: node_pb2.GetSnapshotRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.GetSnapshotResponse:
+        """Status, counters and requests of this instant."""
+        records = [] if request.omit_requests else list(self._requests())[-_REQUEST_LIMIT:]
+        return node_pb2.GetSnapshotResponse(
+            status=self._status(self._sequence),
+            counters=metrics.counters(),
+            requests=[request_message(record) for record in records],
+        )
+
+    async def GetMetrics(
+        self, request: node_pb2.GetMetricsRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.GetMetricsResponse:
+        """OpenMetrics text."""
+        return node_pb2.GetMetricsResponse(text=await asyncio.to_thread(metrics.render))
+
+    async def GetConfig(
+        self, request: node_pb2.GetConfigRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.GetConfigResponse:
+        """The governing configuration."""
+        return node_pb2.GetConfigResponse(entries=[config_message(row) for row in self._config()])
+
+    async def Drain(
+        self, request: node_pb2.DrainRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.DrainResponse:
+        """Refuses new work; running work goes on."""
+        log.info("drain_requested", reason=request.reason)
+        self._on_drain()
+        return node_pb2.DrainResponse(running=self._measures().running or 0)
+
+    async def Undrain(
+        self, request: node_pb2.UndrainRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.UndrainResponse:
+        """Takes work again."""
+        log.info("undrain_requested")
+        self._on_undrain()
+        return node_pb2.UndrainResponse()
+
+    async def Shutdown(
+        self, request: node_pb2.ShutdownRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.ShutdownResponse:
+        """Replies, then drains and exits."""
+        if self._on_shutdown is None:
+            raise Unimplemented("this process cannot be shut down by RPC")
+        grace = seconds(request.grace) if request.HasField("grace") else None
+        if grace is not None and grace < 0:
+            raise InvalidArgument("grace must not be negative", field="grace")
+        log.info("shutdown_requested", reason=request.reason, grace=grace)
+        asyncio.get_running_loop().call_soon(self._on_shutdown, grace)
+        return node_pb2.ShutdownResponse(restart_expected=self._supervised)
+
+    async def StopRequest(
+        self, request: node_pb2.StopRequestRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.StopRequestResponse:
+        """Ends one request normally."""
+        if not request.request_id:
+            raise InvalidArgument(
+                "request_id is required", reason="MISSING_FIELD", field="request_id"
+            )
+        if self._stop_request is None:
+            raise Unimplemented("requests of this service cannot be stopped by id")
+        await self._stop_request(request.request_id)
+        return node_pb2.StopRequestResponse()
+
+    async def _publish(self) -> None:
+        """One status for all watchers: at once, on each change, and at the pace of the load."""
+        loop = asyncio.get_running_loop()
+
+        def changed(_: LifecycleSnapshot) -> None:
+            loop.call_soon_threadsafe(self._changed.set)
+
+        unsubscribe = self._lifecycle.subscribe(changed)
+        try:
+            while True:
+                self._changed.clear()
+                self._sequence += 1
+                status = self._status(self._sequence)
+                for queue in self._watchers:
+                    if not queue.full():
+                        queue.put_nowait(status)
+                pause = _LOADED_SECONDS if self._measures().loaded else _IDLE_SECONDS
+                try:
+                    await asyncio.wait_for(self._changed.wait(), pause)
+                except TimeoutError:
+                    continue
+        finally:
+            unsubscribe()
+
+    def _status(self, sequence: int) -> node_pb2.NodeStatus:
+        return status_message(
+            self._server_info().service,
+            self._lifecycle.snapshot(),
+            self._measures(),
+            sequence,
+            time.time(),
+        )

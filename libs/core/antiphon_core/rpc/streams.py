@@ -1,0 +1,100 @@
+"""Client-side helpers for calls: always cancelled, errors typed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from antiphon_core.errors import Cancelled
+from antiphon_core.rpc.errors import from_rpc_error
+
+Message = TypeVar("Message")
+MessageCovariant = TypeVar("MessageCovariant", covariant=True)
+
+
+class Cancellable(Protocol):
+    """Any grpc.aio call."""
+
+    def cancel(self) -> bool:
+        """Ends the call; the server's handler sees CancelledError."""
+        ...
+
+
+class ResponseStream(Cancellable, Protocol[MessageCovariant]):
+    """A call whose responses are a stream."""
+
+    def __aiter__(self) -> AsyncIterator[MessageCovariant]: ...
+
+
+CallType = TypeVar("CallType", bound=Cancellable)
+
+
+@asynccontextmanager
+async def open_stream(call: CallType) -> AsyncIterator[CallType]:
+    """Holds a call for the block and cancels it on every way out.
+
+    A client that merely leaves ``async for`` does not tell a grpc.aio server. Cancelling a
+    finished call does nothing.
+
+    Raises:
+        AntiphonError: in place of an AioRpcError raised in the block.
+    """
+    try:
+        with typed_errors(call):
+            yield call
+    finally:
+        call.cancel()
+
+
+async def messages(call: ResponseStream[Message]) -> AsyncIterator[Message]:
+    """The responses of a call; use inside ``open_stream``.
+
+    Raises:
+        AntiphonError: the call failed.
+    """
+    with typed_errors(call):
+        async for message in call:
+            yield message
+
+
+async def read_all(call: ResponseStream[Message]) -> list[Message]:
+    """All responses of a call, which is cancelled if the caller is.
+
+    Raises:
+        AntiphonError: the call failed.
+    """
+    async with open_stream(call):
+        return [message async for message in messages(call)]
+
+
+async def result(call: Awaitable[Message]) -> Message:
+    """The response of a call with one response; cancelled if the caller is.
+
+    Raises:
+        AntiphonError: the call failed.
+    """
+    with typed_errors(call):
+        return await call
+
+
+@contextmanager
+def typed_errors(call: Any) -> Iterator[None]:
+    """Turns gRPC's exceptions of this call into domain errors.
+
+    gRPC raises CancelledError for a call that somebody cancelled, although the reading task
+    itself goes on; that becomes Cancelled.
+    """
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        cancelled_from_outside = task is not None and task.cancelling() > 0
+        if cancelled_from_outside or not call.cancelled():
+            raise
+        raise Cancelled("the call was cancelled") from None
