@@ -1,0 +1,1 @@
+"""Administration of the suite: aggregated health, snapshots and metrics."""

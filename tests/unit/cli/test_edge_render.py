@@ -1,0 +1,99 @@
+"""The rendered Envoy configurations pass the real binary and keep administration inside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from antiphon_cli.edge.render import ProxyPlan, Target, Tls, render
+
+ENVOY = Path(sys.executable).with_name("envoy")
+ADMIN = Target("127.0.0.1", 9901)
+LLM = (Target("127.0.0.1", 8082), Target("127.0.0.1", 9082))
+VOCODER = (Target("127.0.0.1", 8083),)
+GATEWAY = (Target("127.0.0.1", 8081),)
+EDGE = Target("127.0.0.1", 8080)
+EGRESS = Target("127.0.0.1", 8087)
+
+
+def plan(**changes: object) -> ProxyPlan:
+    fields: dict = {"admin": ADMIN, "llm": LLM, "vocoder": VOCODER, "gateway": GATEWAY}
+    return ProxyPlan(**(fields | changes))
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Tls:
+    key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-keyout", str(key), "-out", str(chain)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return Tls(str(chain), str(key))
+
+
+def validate(text: str, directory: Path) -> None:
+    path = directory / "envoy.yaml"
+    path.write_text(text, encoding="utf-8")
+    command = [str(ENVOY), "--mode", "validate", "-c", str(path), "--log-level", "error"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    [{"edge": EDGE}, {"egress": EGRESS}, {"edge": EDGE, "egress": EGRESS}],
+    ids=["edge", "egress", "both"],
+)
+def test_the_real_envoy_accepts_each_kind_of_proxy(listeners: dict, tmp_path: Path):
+    validate(render(plan(**listeners)), tmp_path)
+
+
+def test_the_real_envoy_accepts_tls(certificate: Tls, tmp_path: Path):
+    validate(render(plan(edge=EDGE, tls=certificate)), tmp_path)
+
+
+def test_administration_is_not_routed():
+    text = render(plan(edge=EDGE, egress=EGRESS))
+    assert "antiphon.admin" not in text
+    assert "NodeAdminService" not in text
+
+
+def routes(text: str) -> list[dict]:
+    listener = yaml.safe_load(text)["static_resources"]["listeners"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    return manager["route_config"]["virtual_hosts"][0]["routes"]
+
+
+def test_streams_have_no_timeout_and_retries_end_where_work_begins():
+    for route in routes(render(plan(edge=EDGE))):
+        if route["name"] in ("realtime", "api") or "antiphon." in route["name"]:
+            assert route["route"]["timeout"] == "0s", route["name"]
+        retry = route.get("route", {}).get("retry_policy", {}).get("retry_on", "")
+        assert "5xx" not in retry
+        assert "gateway-error" not in retry
+
+
+def test_generation_on_egress_keeps_affinity():
+    text = render(plan(egress=EGRESS))
+    clusters = {c["name"]: c for c in yaml.safe_load(text)["static_resources"]["clusters"]}
+    assert clusters["llm"]["lb_policy"] == "RING_HASH"
+    llm_route = next(r for r in routes(text) if r["name"] == "antiphon.llm.v1.LlmService")
+    assert llm_route["route"]["hash_policy"][0]["header"]["header_name"] == "x-antiphon-affinity"
+
+
+@pytest.mark.parametrize("text", ["8080", "host:", ":80", "host:0", "host:70000", "host:x"])
+def test_a_malformed_target_is_named(text: str):
+    with pytest.raises(ValueError, match="host:port"):
+        Target.parse(text)
+
+
+def test_a_proxy_without_listener_is_refused():
+    with pytest.raises(ValueError, match="edge or an egress"):
+        plan()

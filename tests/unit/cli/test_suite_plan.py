@@ -1,0 +1,105 @@
+"""The port plan, the refusal of taken ports and the supervision of a service process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from antiphon_cli.suite.plan import LOOPBACK, Ports, check_ports, service_plans
+from antiphon_cli.suite.process import ServiceProcess
+from antiphon_cli.suite.settings import EdgeSettings
+from antiphon_core.errors import FailedPrecondition
+
+
+def free_block() -> int:
+    """The first port of nine free ones."""
+    for base in range(20000, 60000, 9):
+        try:
+            check_ports(LOOPBACK, Ports(base))
+        except FailedPrecondition:
+            continue
+        return base
+    raise AssertionError("no free ports")
+
+
+def test_a_taken_port_is_named_with_the_cure():
+    base = free_block()
+    with socket.socket() as holder:
+        holder.bind((LOOPBACK, base + 3))
+        holder.listen()
+        with pytest.raises(FailedPrecondition, match=rf"{base + 3} \(vocoder\).*--port"):
+            check_ports(LOOPBACK, Ports(base))
+    check_ports(LOOPBACK, Ports(base))
+
+
+def test_ports_are_distinct_and_consecutive():
+    numbers = sorted(Ports(9000).named().values())
+    assert numbers == list(range(9000, 9009))
+
+
+@pytest.mark.parametrize("egress", [False, True])
+def test_the_gateway_dials_the_services_or_the_egress_listener(egress: bool):
+    settings = EdgeSettings(port=9000, egress=egress)
+    plans = {p.name: p for p in service_plans(Ports(9000), settings, Path("suite.toml"), {})}
+    command = plans["gateway"].command
+    target = command[command.index("--llm-target") + 1]
+    assert target == f"{LOOPBACK}:{9008 if egress else 9002}"
+    assert plans["llm"].command[3:5] == ("--config", "suite.toml")
+
+
+async def run_until(condition, timeout: float = 10.0) -> None:
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_dying_process_is_restarted_until_the_budget_is_spent(tmp_path: Path):
+    exits: list[tuple[int, bool]] = []
+    process = ServiceProcess(
+        "dying",
+        [sys.executable, "-c", "import sys; print('hello'); sys.exit(3)"],
+        tmp_path / "dying.log",
+        restart_limit=2,
+        on_exit=lambda name, code, restart: exits.append((code, restart)),
+    )
+    await process.start()
+    await run_until(lambda: len(exits) == 3)
+    assert exits == [(3, True), (3, True), (3, False)]
+    assert process.log_tail().count("hello") == 3
+    await process.stop(1.0)
+
+
+async def test_a_refused_configuration_is_not_tried_again(tmp_path: Path):
+    exits: list[tuple[int, bool]] = []
+    process = ServiceProcess(
+        "refusing",
+        [sys.executable, "-c", "import sys; sys.exit(71)"],
+        tmp_path / "refusing.log",
+        restart_limit=3,
+        on_exit=lambda name, code, restart: exits.append((code, restart)),
+    )
+    await process.start()
+    await run_until(lambda: bool(exits))
+    assert exits == [(71, False)]
+    await process.stop(1.0)
+
+
+async def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path):
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "print('up', flush=True); time.sleep(60)"
+    )
+    process = ServiceProcess(
+        "stubborn",
+        [sys.executable, "-c", code],
+        tmp_path / "stubborn.log",
+        restart_limit=3,
+        on_exit=lambda *_: pytest.fail("a stop is not a death"),
+    )
+    await process.start()
+    await run_until(lambda: "up" in process.log_tail())
+    await process.stop(0.2)
+    assert process.pid is None
