@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
@@ -29,6 +29,18 @@ LEVELS = {
 _REPEATS_PER_SECOND = 20
 
 EventDict = MutableMapping[str, Any]
+
+
+class StandardError:
+    """The present ``sys.stderr``, looked up at each line: it may be replaced while we run."""
+
+    def write(self, text: str) -> int:
+        """Writes the text."""
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Flushes."""
+        sys.stderr.flush()
 
 
 class RepeatLimiter:
@@ -100,13 +112,14 @@ def configure_logging(service: str, level: str = "info", console: bool = False) 
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(serializer=_to_json),
         ]
+    stderr = cast(TextIO, StandardError())
     structlog.configure(
         processors=[*shared, RepeatLimiter(), *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=stderr),
         cache_logger_on_first_use=False,
     )
-    _route_standard_logging(LEVELS[level], shared, renderer)
+    _route_standard_logging(LEVELS[level], shared, renderer, stderr)
 
 
 def get_logger(name: str) -> Any:
@@ -118,13 +131,14 @@ def _route_standard_logging(
     level: int,
     shared: list[structlog.types.Processor],
     renderer: list[structlog.types.Processor],
+    stderr: TextIO,
 ) -> None:
     """Third-party libraries log through the standard module; their lines look like ours."""
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -41,6 +41,8 @@ class CallTracker:
 
     async def wait_idle(self, timeout: float) -> bool:
         """Waits until no call is in flight; False after ``timeout`` seconds."""
+        if self._idle.is_set():
+            return True
         try:
             await asyncio.wait_for(self._idle.wait(), timeout)
         except TimeoutError:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
 
 from antiphon_core.rpc.context import current, to_metadata
 from antiphon_core.rpc.options import CHANNEL_OPTIONS
+
+Metadata = Iterable[tuple[str, str | bytes]] | None
 
 
 def open_channel(target: str) -> grpc.aio.Channel:
@@ -71,9 +73,11 @@ class ContextChannel(grpc.aio.Channel):
 
 
 def _with_context(multi_callable: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
+    def call(
+        *args: Any, timeout: float | None = None, metadata: Metadata = (), **options: Any
+    ) -> Any:
         context = current()
-        given: tuple[tuple[str, str | bytes], ...] = tuple(metadata or ())
+        given = tuple(metadata or ())
         names = {name for name, _ in given}
         carried = tuple(pair for pair in to_metadata(context) if pair[0] not in names)
         return multi_callable(

@@ -60,7 +60,7 @@ class RpcServer:
         self._bind_setting = bind_setting
         self._interceptor = ServiceInterceptor(lifecycle, self.calls)
         self._server = grpc.aio.server(interceptors=(self._interceptor,), options=SERVER_OPTIONS)
-        self._health = health.aio.HealthServicer()
+        self._health = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue]
         self._service_names: list[str] = []
         self._gated_names: list[str] = []
         self._node = node
