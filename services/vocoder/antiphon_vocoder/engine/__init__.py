@@ -1,0 +1,1 @@
+"""The speech model process: hops of all streams, earliest playback deadline first."""

@@ -1,0 +1,132 @@
+"""State of one stream in the model process, and which stream's hop is next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from antiphon_vocoder.messages import OpenStream, SpeakClause
+from antiphon_vocoder.tts.piper import Latent
+from antiphon_vocoder.tts.trim import SilenceTrimmer
+
+FIRST_AUDIO_SECONDS = 0.150
+"""A stream without audio yet is due so long after its first hop could have run."""
+_FIRST_WINDOWS = (0.35, 0.70)
+_WINDOW_SECONDS = 1.10
+_SHORTEST_LAST_SHARE = 0.5
+
+
+def window_stops(frames: int, frames_per_second: float, *, first: bool) -> list[int]:
+    """Ends of the windows that a clause is decoded in.
+
+    Windows start small where a listener waits and grow, since each costs its context again. They
+    follow from the clause alone, so that equal text is cut equally however it arrived.
+
+    Args:
+        frames: latent frames of the clause.
+        frames_per_second: of the voice.
+        first: whether the clause begins an utterance.
+    """
+    stops: list[int] = []
+    position = 0
+    while position < frames:
+        seconds = _WINDOW_SECONDS
+        if first and len(stops) < len(_FIRST_WINDOWS):
+            seconds = _FIRST_WINDOWS[len(stops)]
+        length = max(int(seconds * frames_per_second), 1)
+        if frames - position - length < length * _SHORTEST_LAST_SHARE:
+            length = frames - position
+        position += length
+        stops.append(position)
+    return stops
+
+
+@dataclass
+class ClauseProgress:
+    """A clause being spoken."""
+
+    clause: SpeakClause
+    latent: Latent
+    stops: deque[int]
+    trimmer: SilenceTrimmer
+    encode_seconds: float
+    position: int = 0
+    """Frames decoded."""
+
+
+@dataclass
+class SpeechStream:
+    """One stream: what it waits for, how far it is, how far its listener is."""
+
+    opened: OpenStream
+    sample_rate: int
+    clauses: deque[SpeakClause] = field(default_factory=deque)
+    current: ClauseProgress | None = None
+    busy: bool = False
+    """A worker runs a hop of it; only that worker may touch ``current``."""
+    closed: bool = False
+    dropped_through: int = -1
+    produced: int = 0
+    delivered: int = 0
+    ready_at: float = 0.0
+    """When its first hop since it last was idle could run."""
+    first_audio_at: float | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(slot, generation)."""
+        return self.opened.slot, self.opened.generation
+
+    def add(self, clause: SpeakClause, now: float) -> None:
+        """Queues a clause."""
+        if not self.clauses and self.current is None:
+            self.ready_at = now
+        self.clauses.append(clause)
+
+    def drop_through(self, clause: int) -> int:
+        """Forgets clauses up to this index; returns how many hops that saved at least."""
+        self.dropped_through = max(self.dropped_through, clause)
+        before = len(self.clauses)
+        self.clauses = deque(c for c in self.clauses if c.clause > self.dropped_through)
+        dropped = before - len(self.clauses)
+        if not self.busy and self.current is not None and self.is_dropped(self.current.clause):
+            dropped += len(self.current.stops)
+            self.current = None
+        return dropped
+
+    def is_dropped(self, clause: SpeakClause) -> bool:
+        """Whether the clause's audio is no longer wanted."""
+        return self.closed or clause.clause <= self.dropped_through
+
+    def can_run(self, lead_seconds: float) -> bool:
+        """Whether a hop of it may be taken now."""
+        if self.busy or self.closed or (self.current is None and not self.clauses):
+            return False
+        return self.produced - self.delivered < lead_seconds * self.sample_rate
+
+    def slack(self, now: float) -> float:
+        """Seconds of audio produced beyond the time since the first; 0 before the first."""
+        if self.first_audio_at is None:
+            return 0.0
+        return self.produced / self.sample_rate - (now - self.first_audio_at)
+
+    def note_audio(self, sample_count: int, now: float) -> None:
+        """Counts produced audio. A listener that ran dry starts anew: playback moves on."""
+        if self.first_audio_at is None or self.slack(now) < 0:
+            self.first_audio_at = now - self.produced / self.sample_rate
+        self.produced += sample_count
+
+    def deadline(self) -> float:
+        """When the listener runs dry; before first audio, and after silence, when it was ready
+        plus ``FIRST_AUDIO_SECONDS``."""
+        due = self.ready_at + FIRST_AUDIO_SECONDS
+        if self.first_audio_at is None:
+            return due
+        return max(self.first_audio_at + self.produced / self.sample_rate, due)
+
+
+def next_stream(streams: Iterable[SpeechStream], lead_seconds: float) -> SpeechStream | None:
+    """The stream whose hop runs next: the earliest deadline, ties to the lower slot."""
+    ready = (stream for stream in streams if stream.can_run(lead_seconds))
+    return min(ready, key=lambda stream: (stream.deadline(), stream.key), default=None)

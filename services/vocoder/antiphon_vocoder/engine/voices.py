@@ -1,0 +1,69 @@
+"""Voices of the model process: the default from boot on, others loaded at their first use."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from antiphon_vocoder.messages import VoiceFile
+from antiphon_vocoder.tts.piper import PiperVoice
+
+_KEPT = 4
+_WARM_UP_SYMBOLS = (24, 60, 120)
+
+
+class LoadedVoices:
+    """Keeps the most recently used voices in memory; a voice in use is never unloaded under its
+    hop, since the hop holds a reference.
+
+    Args:
+        files: every voice, the default first.
+        threads: onnxruntime's threads for one hop.
+    """
+
+    def __init__(self, files: Sequence[VoiceFile], threads: int) -> None:
+        self._files = {file.id: file for file in files}
+        self._threads = threads
+        self._loaded: OrderedDict[str, PiperVoice] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def sample_rate(self, voice: str) -> int:
+        """Samples a second of a voice, loaded or not."""
+        return self._files[voice].sample_rate
+
+    def get(self, voice: str) -> PiperVoice:
+        """The voice, loaded now if need be.
+
+        Raises:
+            ValueError: its file cannot be loaded.
+        """
+        with self._lock:
+            found = self._loaded.get(voice)
+            if found is None:
+                found = PiperVoice(self._files[voice], self._threads)
+                self._loaded[voice] = found
+                if len(self._loaded) > _KEPT:
+                    self._loaded.popitem(last=False)
+            self._loaded.move_to_end(voice)
+            return found
+
+
+def warm_up(voice: PiperVoice) -> float:
+    """Runs every stage at several lengths; returns seconds of work a second of audio, taken from
+    the last, so that the first real hop meets allocated memory."""
+    cost = 0.0
+    for count in _WARM_UP_SYMBOLS:
+        ids = [1, 0, *([20, 0] * count), 2]
+        started = time.perf_counter()
+        latent = voice.encode(ids, speed=1.0, noiseless=True)
+        position = 0
+        step = max(latent.frames // 3, 1)
+        while position < latent.frames:
+            stop = min(position + step, latent.frames)
+            voice.decode(latent, position, stop)
+            position = stop
+        audio = latent.frames * voice.samples_per_frame / voice.sample_rate
+        cost = (time.perf_counter() - started) / max(audio, 1e-6)
+    return cost

@@ -1,0 +1,1 @@
+"""From written text to phoneme ids: cutting, cleaning, phonemes."""

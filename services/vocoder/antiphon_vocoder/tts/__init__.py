@@ -1,0 +1,1 @@
+"""Piper voices through onnxruntime. Imported by the model process only."""
