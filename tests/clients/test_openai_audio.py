@@ -1,0 +1,113 @@
+"""The unmodified openai SDK against the Piper voice and whisper tiny through Envoy."""
+
+from __future__ import annotations
+
+import io
+import wave
+from pathlib import Path
+
+import av
+import numpy as np
+import openai
+import pytest
+from antiphon_cli.talk.speech import word_error_rate
+from antiphon_cli.tour import SENTENCE
+from support.suite import RunningSuite
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def client(suite: RunningSuite) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{suite.url}/v1", api_key="unused", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def spoken(client: openai.OpenAI, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("speech") / "fox.wav"
+    with client.audio.speech.with_streaming_response.create(
+        model="tts-1", voice="alloy", input=SENTENCE, response_format="wav"
+    ) as response:
+        response.stream_to_file(path)
+    return path
+
+
+def test_the_speech_file_is_sound(spoken: Path):
+    with wave.open(str(spoken)) as file:
+        assert file.getnchannels() == 1
+        frames = file.readframes(file.getnframes())
+        seconds = file.getnframes() / file.getframerate()
+    samples = np.frombuffer(frames, "<i2")
+    assert 1.5 < seconds < 6.0
+    assert np.abs(samples).max() > 2000
+    assert len(frames) + 44 == spoken.stat().st_size
+
+
+def test_the_suite_understands_its_own_speech(client: openai.OpenAI, spoken: Path):
+    with spoken.open("rb") as file:
+        heard = client.audio.transcriptions.create(model="whisper-1", file=file)
+    assert word_error_rate(SENTENCE, heard.text) <= 0.15
+
+
+@pytest.mark.parametrize("container", ["mp3", "opus", "flac", "wav", "pcm"])
+def test_every_format_holds_the_same_speech(client: openai.OpenAI, container: str):
+    audio = client.audio.speech.create(
+        model="tts-1", voice="nova", input=SENTENCE, response_format=container
+    ).content
+    if container == "pcm":
+        seconds = len(audio) / 2 / 24_000
+    else:
+        with av.open(io.BytesIO(audio)) as file:
+            frames = list(file.decode(audio=0))
+        seconds = sum(frame.samples / frame.sample_rate for frame in frames)
+    assert 1.5 < seconds < 6.0
+
+
+def test_verbose_transcription_has_segments_and_words(client: openai.OpenAI, spoken: Path):
+    with spoken.open("rb") as file:
+        heard = client.audio.transcriptions.create(
+            model="whisper-1",
+            file=file,
+            response_format="verbose_json",
+            timestamp_granularities=["word", "segment"],
+        )
+    assert heard.segments and heard.words
+    starts = [word.start for word in heard.words]
+    assert starts == sorted(starts)
+    assert heard.words[-1].end <= heard.duration + 0.1
+
+
+def test_a_transcription_streams(client: openai.OpenAI, spoken: Path):
+    with spoken.open("rb") as file:
+        events = list(client.audio.transcriptions.create(model="whisper-1", file=file, stream=True))
+    assert events[-1].type == "transcript.text.done"
+    deltas = "".join(e.delta for e in events if e.type == "transcript.text.delta")
+    assert deltas.strip() == events[-1].text.strip()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "param"),
+    [
+        ({"voice": "nobody-at-all"}, openai.BadRequestError, "voice"),
+        ({"model": "tts-99"}, openai.NotFoundError, "model"),
+        ({"input": ""}, openai.BadRequestError, "input"),
+        ({"input": "x" * 5000}, openai.BadRequestError, "input"),
+        ({"response_format": "aac"}, openai.BadRequestError, "response_format"),
+        ({"speed": 40.0}, openai.BadRequestError, "speed"),
+    ],
+)
+def test_bad_speech_requests_name_the_field(
+    client: openai.OpenAI, changes: dict, error: type, param: str
+):
+    body = {"model": "tts-1", "voice": "alloy", "input": "Hello."} | changes
+    with pytest.raises(error) as refused:
+        client.audio.speech.create(**body)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"this is a text file, not audio", bytes(range(256)) * 64], ids=str
+)
+def test_undecodable_audio_is_refused(client: openai.OpenAI, content: bytes):
+    with pytest.raises(openai.BadRequestError):
+        client.audio.transcriptions.create(model="whisper-1", file=("noise.wav", content))

@@ -1,0 +1,22 @@
+"""Fixtures that every level of tests shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.suite import RunningSuite, start_suite, stop_suite
+
+
+@pytest.fixture(scope="session")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSuite]:
+    """One suite on the default real models for the whole session."""
+    running, process = start_suite(tmp_path_factory.mktemp("suite"))
+    try:
+        running.wait_ready()
+        yield running
+    except TimeoutError as error:
+        logs = {path.name: path.read_text()[-2000:] for path in running.run_dir.glob("*.log")}
+        raise RuntimeError(f"{error}; {logs}") from None
+    finally:
+        stop_suite(process)
