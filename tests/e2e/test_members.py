@@ -1,0 +1,72 @@
+"""The light members install and serve alone, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from support.suite import free_port_block
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("torch", "triton", "transformers", "onnxruntime")
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+
+def install(directory: Path, *members: str) -> Path:
+    """A fresh virtual environment of some members; its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", str(directory)], check=True)
+    python = directory / "bin" / "python"
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+    pins = ["-c", str(ROOT / "constraints.txt")]
+    subprocess.run([*pip, *pins, "hatchling", "editables"], check=True)
+    targets = [str(ROOT / member) for member in members]
+    subprocess.run([*pip, *pins, "--no-build-isolation", *targets], check=True)
+    return python
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """The member named by the parameter, serving; its interpreter and health URL."""
+    name, arguments, port_offset = request.param
+    python = install(tmp_path / "venv", "protos", "libs/core", f"services/{name}")
+    base = free_port_block()
+    command = [str(python), "-m", f"antiphon_{name}"]
+    command += [argument.format(*range(base, base + 4)) for argument in arguments]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        yield python, f"http://127.0.0.1:{base + port_offset}/health"
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    "served",
+    [
+        ("gateway", ["--bind", "127.0.0.1:{0}", "--node-bind", "127.0.0.1:{1}"], 0),
+        ("admin", ["--bind", "127.0.0.1:{0}", "--http-bind", "127.0.0.1:{1}"], 1),
+    ],
+    ids=["gateway", "admin"],
+    indirect=True,
+)
+def test_a_light_member_serves_alone_without_torch(served: tuple[Path, str]):
+    python, health = served
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            assert httpx.get(health).status_code == 200
+            break
+        except httpx.HTTPError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    listed = subprocess.run(
+        [str(python), "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True
+    ).stdout.lower()
+    assert not [package for package in HEAVY if f"{package}==" in listed]
