@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
+import wave
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
+from antiphon_cli.talk.audio import REALTIME_RATE, Samples, to_pcm16
 from antiphon_cli.talk.http import open_client
 from antiphon_cli.talk.speech import say
 from support.suite import RunningSuite, start_suite, stop_suite
@@ -108,12 +111,7 @@ async def test_a_dead_speech_worker_comes_back(own_suite: RunningSuite, module: 
     assert own_suite.processes(module)
 
 
-def _wav(samples) -> bytes:
-    import io
-    import wave
-
-    from antiphon_cli.talk.audio import REALTIME_RATE, to_pcm16
-
+def _wav(samples: Samples) -> bytes:
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
         file.setnchannels(1)
