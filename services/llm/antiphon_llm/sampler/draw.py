@@ -19,8 +19,8 @@ from .logprobs import log_normaliser, top_logprobs
 from .philox import NoiseKey, gumbel_noise, gumbel_noise_all
 from .row import SamplerRow
 
-_SPARSE_SHARE = 8
-"""Noise is computed per token up to this fraction (1/8) of the vocabulary, else for all."""
+_SPARSE_IDS = 4096
+"""Up to so many candidates the noise is computed for them alone, else for the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,12 @@ def draw(logits: np.ndarray, rows: Sequence[SamplerRow], positions: Sequence[int
         ids = surviving_ids(scores, top_k=row.top_k, top_p=row.top_p, min_p=row.min_p)
         if not row.noisy or (ids is not None and len(ids) == 1):
             tokens[index] = int(scores.argmax())
-        elif ids is None or len(ids) * _SPARSE_SHARE > len(scores):
+        elif (len(scores) if ids is None else len(ids)) > _SPARSE_IDS:
             noise = gumbel_noise_all(row.noise_key(position), len(scores))
-            kept = noise + scores if ids is None else noise[ids] + scores[ids]
-            tokens[index] = int(kept.argmax() if ids is None else ids[kept.argmax()])
+            noise += scores
+            tokens[index] = int(noise.argmax() if ids is None else ids[noise[ids].argmax()])
         else:
+            ids = np.arange(len(scores)) if ids is None else ids
             sparse.append((index, ids, scores[ids]))
             sources.append((row.noise_key(position), ids))
     if sparse:

@@ -57,7 +57,7 @@ def _lower_bound(logits: np.ndarray, count: int) -> np.float32:
     if blocks <= count:
         return np.float32(-np.inf)
     maxima = logits[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
-    return np.partition(maxima, blocks - count)[blocks - count]
+    return np.float32(np.partition(maxima, blocks - count)[blocks - count])
 
 
 def _nucleus_threshold(values: np.ndarray, top_p: float, maximum: np.float32) -> np.float32:
