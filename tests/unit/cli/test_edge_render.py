@@ -10,6 +10,7 @@ import pytest
 import yaml
 from antiphon_cli.edge.render import ProxyPlan, Target, Tls, render
 
+ROOT = Path(__file__).resolve().parents[3]
 ENVOY = Path(sys.executable).with_name("envoy")
 ADMIN = Target("127.0.0.1", 9901)
 LLM = (Target("127.0.0.1", 8082), Target("127.0.0.1", 9082))
@@ -97,3 +98,17 @@ def test_a_malformed_target_is_named(text: str):
 def test_a_proxy_without_listener_is_refused():
     with pytest.raises(ValueError, match="edge or an egress"):
         plan()
+
+
+@pytest.mark.parametrize(
+    ("name", "listeners"),
+    [
+        ("edge", {"edge": Target("0.0.0.0", 8080), "gateway": (Target("gateway", 8081),)}),
+        ("egress", {"egress": Target("127.0.0.1", 8088), "gateway": ()}),
+    ],
+)
+def test_the_committed_configurations_are_current(name: str, listeners: dict, tmp_path: Path):
+    services = {"llm": (Target("llm", 8082),), "vocoder": (Target("vocoder", 8083),)}
+    text = (ROOT / "deploy" / "envoy" / f"{name}.yaml").read_text(encoding="utf-8")
+    assert text == render(plan(**services, **listeners))
+    validate(text, tmp_path)
