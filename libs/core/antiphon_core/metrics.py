@@ -39,6 +39,7 @@ DURATION_BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.
 """Seconds of a whole call or request."""
 
 _PREFIX = "antiphon"
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 MetricType = TypeVar("MetricType", bound=MetricWrapperBase)
 
@@ -128,7 +129,7 @@ class Metrics:
 def _spell(name: str, labels: dict[str, str]) -> str:
     if not labels:
         return name
-    pairs = (f'{key}="{text}"' for key, text in sorted(labels.items()))
+    pairs = (f'{key}="{text.translate(_ESCAPES)}"' for key, text in sorted(labels.items()))
     return f"{name}{{{','.join(pairs)}}}"
 
 
