@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType
-from gguf.quants import dequantize
-
 from antiphon_kernels.quant_linear import FORMATS, dequantise, gather_rows, pack, stack
 from antiphon_kernels.quant_linear.cases import Shape, random_blocks
 from antiphon_kernels.quant_linear.formats import FLOAT_DTYPES
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
 
 QUANTISED = [kind for kind in FORMATS if kind not in FLOAT_DTYPES]
 

@@ -8,6 +8,8 @@ from antiphon_kernels.paged_attention import reference
 from antiphon_kernels.runtime import fall_back, native_for
 
 MAX_HEAD_DIM = 512
+HEAD_DIM_STEP = 16
+"""What the native kernel takes; other head sizes run the reference."""
 
 
 def paged_attention(
@@ -52,7 +54,7 @@ def paged_attention(
         )
     native = native_for("paged_attention", q, k_cache, v_cache)
     dim = q.shape[2]
-    if native is not None and (dim % 8 or dim > MAX_HEAD_DIM):
+    if native is not None and (dim % HEAD_DIM_STEP or dim > MAX_HEAD_DIM):
         native = fall_back("paged_attention", f"head_dim {dim}")
     if native is None:
         result = reference.paged_attention(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +39,8 @@ class PackedWeight:
     mins: torch.Tensor | None = None
     dense: torch.Tensor | None = field(default=None, repr=False)
     """The fp32 matrix, kept only once a machine without native kernels has needed it."""
+    native: Any = field(default=None, repr=False)
+    """The record of pointers that the native kernels read, made at the first call."""
 
     @property
     def format(self) -> Format:
