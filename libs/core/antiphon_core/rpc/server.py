@@ -111,10 +111,14 @@ class RpcServer:
         names = (*self._service_names, HEALTH_SERVICE, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         self._started = True
+        # Asked first, because gRPC's own failure does not say why and writes to stderr.
+        number = 0 if self._bind.startswith("unix:") else _bind_errno(self._bind)
+        if number:
+            raise self._bind_error(number)
         try:
             port = self._server.add_insecure_port(self._bind)
         except RuntimeError as error:
-            raise self._bind_error() from error
+            raise self._bind_error(0) from error
         await self._publish_health()
         self._watch_lifecycle()
         await self._server.start()
@@ -169,11 +173,12 @@ class RpcServer:
         for name in set(self._service_names) - set(self._gated_names):
             await self._health.set(name, live)
 
-    def _bind_error(self) -> FailedPrecondition:
+    def _bind_error(self, number: int) -> FailedPrecondition:
         host, _, port = self._bind.rpartition(":")
-        section, name = self.service, self._bind_setting
-        cure = f"choose another with --{name.replace('_', '-')} or the key {name} in [{section}]"
-        number = _bind_errno(host, port)
+        name = self._bind_setting
+        cure = (
+            f"choose another with --{name.replace('_', '-')} or the key {name} in [{self.service}]"
+        )
         if number == errno.EADDRINUSE:
             problem = f"port {port} on {host} is already in use"
         else:
@@ -187,16 +192,18 @@ def _serving(good: bool) -> health_pb2.HealthCheckResponse.ServingStatus:
     return status.SERVING if good else status.NOT_SERVING
 
 
-def _bind_errno(host: str, port: str) -> int:
-    """Why a bind fails: gRPC's own exception does not say."""
+def _bind_errno(bind: str) -> int:
+    """Why ``host:port`` cannot be bound; 0 when it can."""
+    host, _, port = bind.rpartition(":")
     try:
         address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
         with socket.socket(address[0], address[1]) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address[4])
-            probe.listen(1)
+    except socket.gaierror:
+        return errno.EADDRNOTAVAIL
     except OSError as error:
-        return error.errno or 0
-    except ValueError:
+        return error.errno or errno.EINVAL
+    except (ValueError, OverflowError):
         return errno.EINVAL
     return 0
