@@ -6,6 +6,7 @@ import ipaddress
 from typing import Self
 
 from antiphon_core.config import Settings, setting
+from antiphon_gateway.realtime.settings import RealtimeSettings
 from pydantic import field_validator, model_validator
 
 OPENAI_VOICES = (
@@ -63,7 +64,7 @@ class GatewaySettings(Settings):
         None, doc="Port of the /metrics listener; 0 takes a free one, unset opens none."
     )
     node_bind: str = setting(
-        "", doc="host:port of the gateway's own NodeAdminService; empty opens none."
+        "127.0.0.1:0", doc="host:port of the gateway's NodeAdminService; port 0 takes a free one."
     )
     llm_targets: list[str] = setting(
         doc="gRPC targets of the llm services.", default_factory=lambda: ["127.0.0.1:8082"]
@@ -115,6 +116,9 @@ class GatewaySettings(Settings):
     )
     log_level: str = setting("info", doc="debug, info, warning or error.")
     limits: Limits = setting(doc="Bounds on one request.", default_factory=Limits)
+    realtime: RealtimeSettings = setting(
+        doc="Defaults and bounds of realtime sessions.", default_factory=RealtimeSettings
+    )
 
     @field_validator("api_keys")
     @classmethod

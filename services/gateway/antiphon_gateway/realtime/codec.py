@@ -42,7 +42,7 @@ def decode(frame: str | bytes) -> events.ClientEvent:
         raise _explain(frame, failure) from None
     if isinstance(event, events.AppendAudio) and len(event.audio) > MAX_APPEND_BYTES:
         error = ProtocolError(
-            f"audio has {len(event.audio)} bytes; at most {MAX_APPEND_BYTES} may be appended at once",
+            f"audio has {len(event.audio)} bytes; one append takes at most {MAX_APPEND_BYTES}",
             param="audio",
         )
         raise InvalidEvent(error, event.event_id)
@@ -76,9 +76,7 @@ def error_of(failure: msgspec.ValidationError, path: str) -> ProtocolError:
     if missing:
         below = ".".join(part for part in (below, missing.group(1)) if part)
         param = ".".join(part for part in (path, below) if part)
-        return ProtocolError(
-            f"{param} is required", code="missing_required_parameter", param=param
-        )
+        return ProtocolError(f"{param} is required", code="missing_required_parameter", param=param)
     unknown = re.search(r"contains unknown field `(.+)`", text)
     if unknown:
         below = ".".join(part for part in (below, unknown.group(1)) if part)

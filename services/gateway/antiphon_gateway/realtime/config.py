@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -188,13 +188,13 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             raise ValueError(f"tool_choice names {self.tool_choice.name!r}, which is not in tools")
 
 
-def check_modalities(modalities: list[str]) -> None:
+def check_modalities(modalities: Sequence[str]) -> None:
     """Refuses what is neither audio (with its transcript) nor text.
 
     Raises:
         ValueError: naming the allowed values.
     """
-    if modalities not in (["audio"], ["text"]):
+    if list(modalities) not in (["audio"], ["text"]):
         raise ValueError('output_modalities must be ["audio"] or ["text"]')
 
 

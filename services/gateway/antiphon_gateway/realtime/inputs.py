@@ -66,6 +66,8 @@ class RecognizerFailed:
 
     epoch: int
     failure: BackendFailure
+    idle: bool = False
+    """It ended only because no audio came for long; the next audio opens another."""
 
 
 @dataclass(frozen=True, slots=True)

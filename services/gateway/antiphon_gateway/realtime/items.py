@@ -120,7 +120,9 @@ def check_created_item(item: Item, path: str) -> None:
         )
     if isinstance(item, FunctionCallItem) and not item.call_id:
         raise ProtocolError(
-            f"{path}.call_id is required", code="missing_required_parameter", param=f"{path}.call_id"
+            f"{path}.call_id is required",
+            code="missing_required_parameter",
+            param=f"{path}.call_id",
         )
     if not isinstance(item, MessageItem):
         return

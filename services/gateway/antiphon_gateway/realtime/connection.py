@@ -1,0 +1,180 @@
+"""One realtime socket: one task group, in which only the reducer changes the session's state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from antiphon_core import metrics
+from antiphon_core.logs import get_logger
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from antiphon_gateway.clients import Backends
+from antiphon_gateway.realtime import codec, commands, inputs, session
+from antiphon_gateway.realtime.errors import ProtocolError
+from antiphon_gateway.realtime.latency import TurnClock
+from antiphon_gateway.realtime.outbox import Outbox, SlowReader
+from antiphon_gateway.realtime.recognizer import RecognizerRunner
+from antiphon_gateway.realtime.response import run_response
+from antiphon_gateway.realtime.state import SessionState
+
+TICK_SECONDS = 1.0
+CLOSE_GRACE_SECONDS = 5.0
+SLOW_READER_CODE = 1008
+DEFECT_CODE = 1011
+
+log = get_logger(__name__)
+
+_events_in = metrics.counter("realtime_client_events_total", "Client events received", ("type",))
+_closes = metrics.counter("realtime_closes_total", "Closed realtime sockets", ("code",))
+
+
+class _Over(Exception):
+    """Ends the task group: the connection is over."""
+
+
+class Connection:
+    """Runs an accepted socket until it closes from either side.
+
+    Args:
+        socket: accepted.
+        state: a fresh session.
+        backends: what replies run on.
+    """
+
+    def __init__(self, socket: WebSocket, state: SessionState, backends: Backends) -> None:
+        self._socket = socket
+        self._state = state
+        self._backends = backends
+        self._clock = asyncio.get_running_loop().time
+        self._turn_clock = TurnClock()
+        self._outbox = Outbox(socket.send_text, self._audio_sent, state.limits.send_stall_seconds)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._recognizer = RecognizerRunner(backends, self.dispatch, self._spawn)
+        self._replies: dict[str, asyncio.Task[None]] = {}
+        self._close: commands.Close | None = None
+
+    async def run(self) -> None:
+        """Serves the socket; when it returns, every task and every backend call has ended."""
+        code = 1000
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self.dispatch(inputs.Opened())
+                tasks.create_task(self._receive())
+                tasks.create_task(self._send())
+                tasks.create_task(self._tick())
+        except* _Over:
+            code = self._close.code if self._close else code
+        except* WebSocketDisconnect as gone:
+            code = _disconnect_code(gone)
+        except* SlowReader:
+            code = SLOW_READER_CODE
+            await self._shut(commands.Close(code, "the client does not read"))
+        except* Exception as group:
+            code = DEFECT_CODE
+            log.exception("realtime_connection_failed", exc_info=group)
+            await self._shut(commands.Close(code, "internal error"))
+        finally:
+            _closes.labels(code).inc()
+
+    def dispatch(self, event: inputs.Input) -> None:
+        """Feeds the reducer and carries its commands out; never blocks."""
+        now = self._clock()
+        self._turn_clock.note(event, now)
+        for command in session.step(self._state, event, now):
+            self._carry_out(command)
+
+    def drain(self) -> None:
+        """Finishes the active response, then closes with 1012."""
+        self.dispatch(inputs.Drain())
+
+    def _carry_out(self, command: commands.Command) -> None:
+        match command:
+            case commands.Send():
+                self._outbox.put(command)
+            case commands.RecognizeAudio() | commands.FlushRecognizer():
+                self._recognizer.send(command)
+            case commands.TuneRecognizer():
+                self._recognizer.send(command)
+            case commands.SilenceLane():
+                self._outbox.silence(command.lane, command.generation)
+            case commands.OpenRecognizer():
+                self._recognizer.open(command)
+            case commands.TranscribeItem():
+                self._spawn(self._recognizer.transcribe(command))
+            case commands.StartResponse():
+                self._start_reply(command.plan)
+            case commands.StopResponse():
+                task = self._replies.pop(command.response_id, None)
+                if task is not None:
+                    task.cancel()
+            case commands.Close():
+                self._close = command
+                self._outbox.finish()
+
+    def _start_reply(self, plan: commands.ResponsePlan) -> None:
+        task = self._spawn(
+            run_response(plan, self._backends, self.dispatch, self._outbox.audio_credit)
+        )
+        self._replies[plan.response_id] = task
+        task.add_done_callback(lambda done: self._forget(plan.response_id, done))
+
+    def _forget(self, response_id: str, task: asyncio.Task[None]) -> None:
+        if self._replies.get(response_id) is task:
+            del self._replies[response_id]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        assert self._tasks is not None
+        return self._tasks.create_task(work)
+
+    async def _receive(self) -> None:
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                raise WebSocketDisconnect(message.get("code", 1005))
+            text = message.get("text")
+            if text is None:
+                error = ProtocolError("only text frames are served", code="invalid_message")
+                self.dispatch(inputs.BadFrame(error, None))
+                continue
+            try:
+                event = codec.decode(text)
+            except codec.InvalidEvent as invalid:
+                _events_in.labels("invalid").inc()
+                self.dispatch(inputs.BadFrame(invalid.error, invalid.event_id))
+                continue
+            _events_in.labels(type(event).__struct_config__.tag).inc()
+            self.dispatch(event)
+            await self._recognizer.room()
+
+    async def _send(self) -> None:
+        await self._outbox.run()
+        if self._close is not None:
+            await self._shut(self._close)
+        raise _Over
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.dispatch(inputs.Tick())
+
+    def _audio_sent(self, tag: commands.AudioTag) -> None:
+        self._turn_clock.audio_sent(tag.response_id, self._clock())
+        self.dispatch(inputs.AudioSent(tag.response_id, tag.item_id, tag.sample_count))
+
+    async def _shut(self, close: commands.Close) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_GRACE_SECONDS):
+                await self._socket.close(close.code, close.reason)
+        except (TimeoutError, RuntimeError, WebSocketDisconnect):
+            log.info("realtime_close_unanswered", code=close.code)
+
+
+def _disconnect_code(group: BaseExceptionGroup[WebSocketDisconnect]) -> int:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, WebSocketDisconnect)
+    return error.code

@@ -1,0 +1,153 @@
+"""Runs the recogniser streams of one session: the live one, and single items."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from antiphon_core.errors import AntiphonError
+from antiphon_core.logs import get_logger
+
+from antiphon_gateway.clients import Backends, RecognitionStream
+from antiphon_gateway.domain import recognition
+from antiphon_gateway.realtime import inputs
+from antiphon_gateway.realtime.commands import (
+    FlushRecognizer,
+    OpenRecognizer,
+    RecognizeAudio,
+    TranscribeItem,
+    TuneRecognizer,
+)
+from antiphon_gateway.realtime.errors import failure_of, failure_of_reason
+
+log = get_logger(__name__)
+
+MAX_QUEUED_BYTES = 4 * 1024 * 1024
+INPUT_IDLE = "INPUT_IDLE"
+
+Message = RecognizeAudio | FlushRecognizer | TuneRecognizer
+Report = Callable[[inputs.Input], None]
+
+
+class RecognizerRunner:
+    """One live recogniser stream at a time.
+
+    Args:
+        backends: the recognisers.
+        report: takes what they hear.
+        spawn: starts a task that lives as long as the connection at most.
+    """
+
+    def __init__(
+        self,
+        backends: Backends,
+        report: Report,
+        spawn: Callable[..., asyncio.Task[None]],
+    ) -> None:
+        self._backends = backends
+        self._report = report
+        self._spawn = spawn
+        self._task: asyncio.Task[None] | None = None
+        self._queue: asyncio.Queue[Message] = asyncio.Queue()
+        self._queued_bytes = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+
+    def open(self, command: OpenRecognizer) -> None:
+        """Replaces the stream; what is queued for the former one is dropped."""
+        if self._task is not None:
+            self._task.cancel()
+        self._queue = asyncio.Queue()
+        self._queued_bytes = 0
+        self._has_room.set()
+        self._task = self._spawn(self._run(command, self._queue))
+
+    def send(self, message: Message) -> None:
+        """Queues a message for the stream."""
+        self._queue.put_nowait(message)
+        if isinstance(message, RecognizeAudio):
+            self._queued_bytes += len(message.data)
+            if self._queued_bytes > MAX_QUEUED_BYTES:
+                self._has_room.clear()
+
+    async def room(self) -> None:
+        """Waits until the stream has caught up, so that a flood waits in the client's socket."""
+        await self._has_room.wait()
+
+    async def transcribe(self, command: TranscribeItem) -> None:
+        """Recognises the audio of one item by itself and reports its text or its failure."""
+        texts: list[str] = []
+        try:
+            async with self._backends.recognition.stream(self._resolved(command.config)) as stream:
+                await stream.send_audio(command.audio)
+                await stream.flush(command.item_id)
+                await stream.end_input()
+                async for event in stream:
+                    if isinstance(event, recognition.FinalTranscript):
+                        texts.append(event.text.strip())
+                    elif isinstance(event, recognition.UtteranceError):
+                        failure = failure_of(event.error)
+                        self._report(inputs.ItemTranscribed(command.item_id, "", failure))
+                        return
+        except AntiphonError as error:
+            self._report(inputs.ItemTranscribed(command.item_id, "", failure_of(error)))
+            return
+        text = " ".join(text for text in texts if text)
+        self._report(inputs.ItemTranscribed(command.item_id, text))
+
+    async def _run(self, command: OpenRecognizer, queue: asyncio.Queue[Message]) -> None:
+        epoch = command.epoch
+        try:
+            await asyncio.sleep(command.delay)
+            async with self._backends.recognition.stream(self._resolved(command.config)) as stream:
+                writer = asyncio.create_task(self._write(command, queue, stream))
+                try:
+                    async for event in stream:
+                        self._hear(epoch, event)
+                finally:
+                    writer.cancel()
+                    await asyncio.gather(writer, return_exceptions=True)
+        except AntiphonError as error:
+            idle = error.reason == INPUT_IDLE
+            if not idle:
+                log.warning("recognizer_failed", reason=error.reason, message=error.message)
+            self._report(inputs.RecognizerFailed(epoch, failure_of(error), idle))
+        else:
+            failure = failure_of_reason("INTERNAL", "the recogniser ended by itself")
+            self._report(inputs.RecognizerFailed(epoch, failure))
+
+    async def _write(
+        self, command: OpenRecognizer, queue: asyncio.Queue[Message], stream: RecognitionStream
+    ) -> None:
+        try:
+            if command.replay:
+                await stream.send_audio(command.replay)
+            while True:
+                message = await queue.get()
+                if isinstance(message, RecognizeAudio):
+                    self._queued_bytes -= len(message.data)
+                    if self._queued_bytes <= MAX_QUEUED_BYTES:
+                        self._has_room.set()
+                    await stream.send_audio(message.data)
+                elif isinstance(message, FlushRecognizer):
+                    await stream.flush(message.tag)
+                else:
+                    await stream.set_turn_detection(message.detection)
+        except AntiphonError as error:
+            # The reader of the same call sees the same failure and reports it.
+            log.debug("recognizer_write_failed", reason=error.reason)
+
+    def _hear(self, epoch: int, event: recognition.RecognitionEvent) -> None:
+        if isinstance(event, recognition.SpeechStarted):
+            self._report(inputs.SpeechBegan(epoch, event.utterance, event.at_ms))
+        elif isinstance(event, recognition.SpeechStopped):
+            self._report(inputs.SpeechEnded(epoch, event.utterance, event.at_ms))
+        elif isinstance(event, recognition.FinalTranscript):
+            self._report(inputs.Transcript(epoch, event.utterance, event.text, event.tag))
+        elif isinstance(event, recognition.UtteranceError):
+            failure = failure_of(event.error)
+            self._report(inputs.UtteranceFailed(epoch, event.utterance, failure, event.tag))
+
+    def _resolved(self, config: recognition.RecognitionConfig) -> recognition.RecognitionConfig:
+        return replace(config, model=self._backends.recognition.resolve(config.model))

@@ -1,0 +1,141 @@
+"""Runs one reply: language model to text, text to voice, both as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from antiphon_core.errors import AntiphonError, Internal
+from antiphon_core.logs import get_logger
+
+from antiphon_gateway.clients import Backends, GenerationStream, SpeechStream
+from antiphon_gateway.domain import generation, speech
+from antiphon_gateway.realtime import inputs
+from antiphon_gateway.realtime.commands import ResponsePlan
+from antiphon_gateway.realtime.errors import failure_of, failure_of_reason
+
+log = get_logger(__name__)
+
+_CUT = (generation.FinishReason.LENGTH, generation.FinishReason.CONTEXT)
+
+Report = Callable[[inputs.Input], None]
+
+
+async def run_response(
+    plan: ResponsePlan,
+    backends: Backends,
+    report: Report,
+    audio_credit: Callable[[], Awaitable[None]],
+) -> None:
+    """Runs a reply to its end and reports everything it yields; cancelling it frees both backends.
+
+    Args:
+        plan: what to run.
+        backends: language model and voice.
+        report: takes each result, in order; the last is ReplyEnded or ReplyFailed.
+        audio_credit: waits until the client may be sent more audio.
+    """
+    response_id = plan.response_id
+    try:
+        # The generation starts before the voice is open, so that neither waits for the other.
+        async with backends.llm.generate(_request(plan)) as text:
+            if plan.speech is None:
+                await _read(response_id, text, report, None)
+            else:
+                await _speak(plan.speech, response_id, text, backends, report, audio_credit)
+    except* AntiphonError as group:
+        report(_failure(response_id, _first(group)))
+    except* Exception as group:
+        log.exception("response_failed", response_id=response_id, exc_info=group)
+        failure = failure_of_reason("INTERNAL", "the response failed; the gateway's log says why")
+        report(inputs.ReplyFailed(response_id, failure))
+    else:
+        report(inputs.ReplyEnded(response_id))
+
+
+async def _speak(
+    config: speech.SpeechConfig,
+    response_id: str,
+    text: GenerationStream,
+    backends: Backends,
+    report: Report,
+    audio_credit: Callable[[], Awaitable[None]],
+) -> None:
+    resolved = replace(config, voice=backends.vocoder.resolve_voice(config.voice))
+    async with backends.vocoder.stream(resolved) as voice, asyncio.TaskGroup() as tasks:
+        tasks.create_task(_play(response_id, voice, report, audio_credit))
+        await _read(response_id, text, report, voice)
+
+
+async def _read(
+    response_id: str, text: GenerationStream, report: Report, voice: SpeechStream | None
+) -> None:
+    cut = False
+    async for event in text:
+        if isinstance(event, generation.Delta):
+            _report_delta(response_id, event, report)
+            if voice is not None and event.text:
+                await voice.send_text(event.text)
+        elif isinstance(event, generation.Accepted):
+            report(inputs.PromptAccepted(response_id, event.prompt_tokens))
+        elif isinstance(event, generation.Finished):
+            if event.reason is generation.FinishReason.ERROR:
+                raise event.error or Internal("the generation failed")
+            cut = event.reason in _CUT
+        else:
+            report(inputs.TextEnded(response_id, cut, event.usage))
+    if voice is not None:
+        await voice.end_input()
+
+
+def _request(plan: ResponsePlan) -> generation.GenerateRequest:
+    return generation.GenerateRequest(
+        input=plan.chat,
+        model=plan.model,
+        sampling=plan.sampling,
+        stop=generation.Stop(max_tokens=plan.max_tokens),
+    )
+
+
+def _report_delta(response_id: str, delta: generation.Delta, report: Report) -> None:
+    tokens = delta.token_count
+    for call in delta.tool_calls:
+        report(
+            inputs.CallProduced(response_id, call.index, call.id, call.name, call.arguments, tokens)
+        )
+        tokens = 0
+    if delta.text or tokens:
+        report(inputs.TextProduced(response_id, delta.text, tokens))
+
+
+async def _play(
+    response_id: str,
+    stream: SpeechStream,
+    report: Report,
+    audio_credit: Callable[[], Awaitable[None]],
+) -> None:
+    async for event in stream:
+        if isinstance(event, speech.AudioChunk):
+            await audio_credit()
+            report(inputs.AudioProduced(response_id, event.data, event.sample_count))
+        elif isinstance(event, speech.SpeechMark):
+            report(inputs.SpokenUpTo(response_id, event.input_offset, event.sample))
+
+
+def _first(group: BaseExceptionGroup[AntiphonError]) -> AntiphonError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, AntiphonError)
+    return error
+
+
+def _failure(response_id: str, error: AntiphonError) -> inputs.ReplyFailed:
+    limit = _number(error.metadata.get("limit", ""))
+    observed = _number(error.metadata.get("observed", ""))
+    return inputs.ReplyFailed(response_id, failure_of(error), limit, observed)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0

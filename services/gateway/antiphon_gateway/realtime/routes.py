@@ -1,0 +1,105 @@
+"""``POST /v1/realtime/client_secrets``."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from antiphon_core.errors import InvalidArgument
+from msgspec import Meta, Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from antiphon_gateway.http import read_body
+from antiphon_gateway.realtime import codec
+from antiphon_gateway.realtime import config as session_config
+from antiphon_gateway.realtime.admission import resolve_model
+from antiphon_gateway.realtime.client_secrets import (
+    DEFAULT_SECONDS,
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    Claims,
+    Sealer,
+    nonce,
+)
+from antiphon_gateway.realtime.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from antiphon_gateway.app import Gateway
+
+
+class ExpiresAfter(Struct, forbid_unknown_fields=True):
+    """Lifetime of the secret, from now."""
+
+    anchor: Literal["created_at"] = "created_at"
+    seconds: Annotated[int, Meta(ge=SHORTEST_SECONDS, le=LONGEST_SECONDS)] = DEFAULT_SECONDS
+
+
+class ClientSecretRequest(Struct, forbid_unknown_fields=True):
+    """The request body."""
+
+    expires_after: ExpiresAfter = msgspec.field(default_factory=ExpiresAfter)
+    session: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ClientSecretResponse(Struct):
+    """The response body."""
+
+    value: str
+    expires_at: int
+    session: dict[str, Any]
+
+
+async def create_client_secret(request: Request) -> Response:
+    """Seals a session configuration into a token for a browser."""
+    gateway: Gateway = request.app  # pyright: ignore[reportAssignmentType]
+    limits = gateway.settings.limits
+    settings = gateway.settings.realtime
+    body = await read_body(
+        request.scope, request.receive, limits.json_bytes, limits.body_idle_seconds
+    )
+    asked = _parse(body)
+    name = asked.session.get("model") or ""
+    if not isinstance(name, str):
+        raise InvalidArgument("session.model must be a string", field="session.model")
+    model = resolve_model(gateway.backends, settings, name)
+    preset = {key: value for key, value in asked.session.items() if key != "model"}
+    defaults = session_config.default_config(settings, model)
+    try:
+        config = session_config.merge(defaults, defaults, preset)
+    except ProtocolError as error:
+        raise InvalidArgument(error.message, field=error.param) from None
+    expires_at = int(time.time()) + asked.expires_after.seconds
+    claims = Claims(
+        expires_at=expires_at,
+        model=model,
+        session=preset,
+        key_id=request.scope.get("key_id", ""),
+        nonce=nonce(),
+    )
+    answer = ClientSecretResponse(
+        value=Sealer(settings.secret_key).seal(claims),
+        expires_at=expires_at,
+        session=session_config.echo(config, f"sess_{secrets.token_hex(8)}", expires_at),
+    )
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def _parse(body: bytes) -> ClientSecretRequest:
+    try:
+        return msgspec.json.decode(body or b"{}", type=ClientSecretRequest)
+    except msgspec.ValidationError as failure:
+        error = codec.error_of(failure, "")
+        raise InvalidArgument(error.message, field=error.param) from None
+    except msgspec.DecodeError as failure:
+        raise InvalidArgument(
+            f"the request body is not JSON: {failure}", reason="INVALID_JSON"
+        ) from None
+
+
+ROUTES: list[BaseRoute] = [
+    Route("/v1/realtime/client_secrets", create_client_secret, methods=["POST"])
+]

@@ -1,0 +1,207 @@
+"""The state of one session and the few things that every part of the reducer does with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from antiphon_gateway.domain.generation import Usage
+from antiphon_gateway.realtime import config as session_config
+from antiphon_gateway.realtime import events
+from antiphon_gateway.realtime.commands import AudioTag, Command, Send
+from antiphon_gateway.realtime.conversation import Conversation, Entry
+from antiphon_gateway.realtime.errors import REQUEST_ERROR, ProtocolError
+from antiphon_gateway.realtime.input_audio import InputBuffer
+from antiphon_gateway.realtime.settings import RealtimeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Names that a configuration may use; an empty set allows any name."""
+
+    voices: frozenset[str] = frozenset()
+    recognizers: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A turn between speech_started and speech_stopped."""
+
+    item_id: str
+    start_ms: int
+    pieces: list[str] = field(default_factory=list)
+    """Transcripts of utterances that a forced cut ended."""
+    ended_utterances: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class PendingTranscript:
+    """A committed item whose transcript has not come."""
+
+    pieces: list[str]
+    last_utterance: int | None
+    """Utterance whose transcript completes it; None where a flush's tag does."""
+    live: bool = True
+    """Whether it comes from the live stream rather than from recognising the item alone."""
+
+
+@dataclass(slots=True)
+class Output:
+    """One output item of a response while it is produced."""
+
+    entry: Entry
+    index: int
+    pieces: list[str] = field(default_factory=list)
+    """Text, transcript or arguments so far."""
+    call_id: str = ""
+    name: str = ""
+    done: bool = False
+
+    @property
+    def text(self) -> str:
+        """Everything produced so far."""
+        return "".join(self.pieces)
+
+
+@dataclass(slots=True)
+class ActiveResponse:
+    """A response between response.created and response.done."""
+
+    id: str
+    lane: str
+    generation: int
+    settings: session_config.SessionConfig
+    """Snapshot of the configuration with the response's own overrides."""
+    in_conversation: bool
+    history: list[Entry]
+    metadata: dict[str, str] | None
+    awaits: set[str]
+    """Items whose transcripts the prompt needs."""
+    automatic: bool
+    """Created by turn detection rather than by the client."""
+    trigger: str | None = None
+    """The user item that an automatic response answers."""
+    started: bool = False
+    outputs: list[Output] = field(default_factory=list)
+    message: Output | None = None
+    calls: dict[int, Output] = field(default_factory=dict)
+    text_ended: bool = False
+    cut: bool = False
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    usage: Usage | None = None
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the reply is spoken."""
+        return self.settings.output_modalities == ["audio"]
+
+    def count_usage(self) -> events.Usage:
+        """The usage so far; complete also for a response that was cut short."""
+        prompt, cached, output = self.prompt_tokens, 0, self.output_tokens
+        audio = 0
+        if self.usage is not None:
+            prompt, cached = self.usage.prompt_tokens, self.usage.cached_tokens
+            output, audio = self.usage.output_tokens, self.usage.audio_tokens or 0
+        return events.Usage(
+            total_tokens=prompt + output,
+            input_tokens=prompt,
+            output_tokens=output,
+            input_token_details=events.InputTokens(
+                text_tokens=prompt,
+                cached_tokens=cached,
+                cached_tokens_details=events.CachedTokens(text_tokens=cached),
+            ),
+            output_token_details=events.OutputTokens(
+                text_tokens=output - audio, audio_tokens=audio
+            ),
+        )
+
+
+@dataclass(slots=True)
+class SessionState:
+    """Everything that one session knows. Only the reducer changes it."""
+
+    token: str
+    """Random part of all ids of this session."""
+    defaults: session_config.SessionConfig
+    config: session_config.SessionConfig
+    limits: RealtimeSettings
+    served: Served
+    expires_at: int
+    """Wall-clock second at which the session ends, for the client."""
+    now: float = 0.0
+    opened_at: float = 0.0
+    last_client_event_at: float = 0.0
+    id_count: int = 0
+    event_count: int = 0
+    generation_count: int = 0
+    conversation: Conversation = field(default_factory=Conversation)
+    buffer: InputBuffer = field(init=False)
+    turn: OpenTurn | None = None
+    utterances: dict[int, str] = field(default_factory=dict)
+    """Item of each utterance of the present recogniser stream that is not over."""
+    pending: dict[str, PendingTranscript] = field(default_factory=dict)
+    loose_pieces: list[str] = field(default_factory=list)
+    """Transcripts of forced cuts of audio that is not committed."""
+    epoch: int = 0
+    """Number of the present recogniser stream; reports of earlier ones are stale."""
+    recognizer_open: bool = False
+    epoch_start_ms: int = 0
+    recognizer_failures: int = 0
+    responses: dict[str, ActiveResponse] = field(default_factory=dict)
+    active: ActiveResponse | None = None
+    """The response that writes the default conversation."""
+    reply_waits: str | None = None
+    """User item that is answered when the active response has ended."""
+    voice_fixed: bool = False
+    draining: bool = False
+    closed: bool = False
+    commands: list[Command] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.buffer = InputBuffer(self.config.audio.input.format)
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return f"sess_{self.token}"
+
+    @property
+    def conversation_id(self) -> str:
+        """The conversation's id."""
+        return f"conv_{self.token}"
+
+    def new_id(self, prefix: str) -> str:
+        """An id that is unique over sessions, such as ``item_...``."""
+        self.id_count += 1
+        return f"{prefix}_{self.token}{self.id_count:06x}"
+
+    def send(self, event: events.ServerEvent, audio: AudioTag | None = None) -> None:
+        """Queues an event for the client and numbers it."""
+        self.event_count += 1
+        event.event_id = f"event_{self.token}{self.event_count:08x}"
+        self.commands.append(Send(event, audio))
+
+    def refuse(self, error: ProtocolError, event_id: str | None) -> None:
+        """Tells the client what was wrong with its event."""
+        self.send(
+            events.Error(
+                error=events.ErrorBody(
+                    type=error.kind,
+                    code=error.code,
+                    message=error.message,
+                    param=error.param or None,
+                    event_id=event_id,
+                )
+            )
+        )
+
+
+def invalid_item(action: str, item_id: str) -> ProtocolError:
+    """The error of an action on an item that does not exist."""
+    return ProtocolError(
+        f"there is no item {item_id!r} to {action}",
+        code=f"item_{action}_invalid_item_id",
+        param="item_id",
+        kind=REQUEST_ERROR,
+    )
