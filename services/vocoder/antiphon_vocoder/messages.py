@@ -123,7 +123,9 @@ class CloseStream(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     generation: int
 
 
-EngineInbound = EngineConfig | OpenStream | SpeakClause | DropClauses | Delivered | CloseStream | Stop
+EngineInbound = (
+    EngineConfig | OpenStream | SpeakClause | DropClauses | Delivered | CloseStream | Stop
+)
 
 
 class EnginePhase(msgspec.Struct, tag=True, frozen=True):
@@ -182,6 +184,4 @@ class EngineStats(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     resident_bytes: int
 
 
-EngineOutbound = (
-    EnginePhase | EngineReady | EngineFailed | SpeechAudio | StreamFailed | EngineStats
-)
+EngineOutbound = EnginePhase | EngineReady | EngineFailed | SpeechAudio | StreamFailed | EngineStats

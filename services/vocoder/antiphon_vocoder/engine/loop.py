@@ -229,6 +229,4 @@ class EngineLoop:
         self._stats_at = now
         with self._changed:
             cancelled, self._cancelled_hops = self._cancelled_hops, 0
-        self._endpoint.send(
-            EngineStats(cancelled_hops=cancelled, resident_bytes=resident_bytes())
-        )
+        self._endpoint.send(EngineStats(cancelled_hops=cancelled, resident_bytes=resident_bytes()))

@@ -223,12 +223,9 @@ class _AvContainer:
         self._position = 0
 
     def write(self, samples: NDArray[np.float32]) -> bytes:
-        if self._integer:
-            values, name = pcm16_from_float(samples), "s16"
-        else:
-            values, name = np.clip(samples, -1.0, 1.0), self._stream.format.name
+        values: Any = pcm16_from_float(samples) if self._integer else np.clip(samples, -1.0, 1.0)
         frame = av.AudioFrame.from_ndarray(
-            np.ascontiguousarray(values[None, :]), format=name, layout="mono"
+            np.ascontiguousarray(values[None, :]), format=self._stream.format.name, layout="mono"
         )
         frame.sample_rate = self._rate
         frame.pts = self._position

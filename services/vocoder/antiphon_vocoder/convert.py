@@ -1,0 +1,169 @@
+"""Between the wire's messages and this service's plain values."""
+
+from __future__ import annotations
+
+from antiphon.common.v1 import audio_pb2
+from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
+from antiphon_core.errors import InvalidArgument
+from google.protobuf.duration_pb2 import Duration
+
+from antiphon_vocoder.formats import Encoding
+from antiphon_vocoder.formats.encode import mime_type
+from antiphon_vocoder.speech import (
+    Audio,
+    Finished,
+    Mark,
+    Progress,
+    Ready,
+    SpeechConfig,
+    SpeechEvent,
+    SpeechPlan,
+)
+from antiphon_vocoder.voices import Voice
+
+MAX_TEXT_BYTES = 64 * 1024
+
+_ENCODINGS = {
+    audio_pb2.AUDIO_ENCODING_UNSPECIFIED: Encoding.PCM16,
+    audio_pb2.AUDIO_ENCODING_PCM16: Encoding.PCM16,
+    audio_pb2.AUDIO_ENCODING_WAV: Encoding.WAV,
+    audio_pb2.AUDIO_ENCODING_MP3: Encoding.MP3,
+    audio_pb2.AUDIO_ENCODING_OPUS: Encoding.OPUS,
+    audio_pb2.AUDIO_ENCODING_FLAC: Encoding.FLAC,
+    audio_pb2.AUDIO_ENCODING_AAC: Encoding.AAC,
+    audio_pb2.AUDIO_ENCODING_PCMU: Encoding.PCMU,
+    audio_pb2.AUDIO_ENCODING_PCMA: Encoding.PCMA,
+}
+_WIRE_ENCODINGS = {encoding: number for number, encoding in _ENCODINGS.items()}
+_INPUT_KINDS = {
+    pb.SPEECH_INPUT_KIND_UNSPECIFIED: False,
+    pb.SPEECH_INPUT_KIND_TEXT: False,
+    pb.SPEECH_INPUT_KIND_CODES: True,
+}
+_CHUNKINGS = {
+    pb.CHUNKING_UNSPECIFIED: False,
+    pb.CHUNKING_CLAUSE: False,
+    pb.CHUNKING_SENTENCE: True,
+}
+_UNKNOWN_VOICES = {
+    pb.UNKNOWN_VOICE_UNSPECIFIED: False,
+    pb.UNKNOWN_VOICE_ERROR: False,
+    pb.UNKNOWN_VOICE_DEFAULT: True,
+}
+
+
+def speech_config(message: pb.SpeechConfig) -> SpeechConfig:
+    """The configuration of a speech stream.
+
+    Raises:
+        InvalidArgument: an enum has a number that this build does not know.
+    """
+    return SpeechConfig(
+        voice=message.voice,
+        model=message.model,
+        codes=_known(_INPUT_KINDS, message.input_kind, pb.SpeechInputKind, "config.input_kind"),
+        encoding=_known(
+            _ENCODINGS,
+            message.output_format.encoding,
+            audio_pb2.AudioEncoding,
+            "config.output_format.encoding",
+        ),
+        sample_rate=message.output_format.sample_rate_hz,
+        speed=message.speed,
+        language=message.language,
+        whole_sentences=_known(_CHUNKINGS, message.chunking, pb.Chunking, "config.chunking"),
+        noise_key=message.noise_key if message.HasField("noise_key") else None,
+        default_for_unknown_voice=_known(
+            _UNKNOWN_VOICES, message.unknown_voice, pb.UnknownVoice, "config.unknown_voice"
+        ),
+        instructions=message.instructions,
+        exact_container=message.exact_container,
+    )
+
+
+def _known(table, number, enum, field: str):
+    if number not in table:
+        raise InvalidArgument(f"{field} has no value {number}", field=field, allowed=enum.keys())
+    return table[number]
+
+
+def speech_text(message: pb.StreamSpeechRequest) -> str:
+    """The text of a piece.
+
+    Raises:
+        InvalidArgument: TOO_LARGE.
+    """
+    if len(message.text) > MAX_TEXT_BYTES or len(message.text.encode()) > MAX_TEXT_BYTES:
+        raise InvalidArgument(
+            f"a piece of text is at most {MAX_TEXT_BYTES} bytes; send it in several",
+            reason="TOO_LARGE",
+            field="text",
+            metadata={"limit": str(MAX_TEXT_BYTES)},
+        )
+    return message.text
+
+
+def speech_response(event: SpeechEvent) -> pb.StreamSpeechResponse:
+    """One event of a speech stream."""
+    match event:
+        case Audio(data, first_sample, sample_count):
+            audio = pb.AudioChunk(data=data, first_sample=first_sample, sample_count=sample_count)
+            return pb.StreamSpeechResponse(audio=audio)
+        case Mark(input_offset, sample):
+            mark = pb.SpeechMark(input_offset=input_offset, sample=sample)
+            return pb.StreamSpeechResponse(mark=mark)
+        case Ready(plan, queue_wait):
+            return pb.StreamSpeechResponse(ready=_ready(plan, queue_wait))
+        case Progress(elapsed):
+            return pb.StreamSpeechResponse(progress=pb.SpeechProgress(elapsed=_duration(elapsed)))
+        case Finished():
+            return pb.StreamSpeechResponse(finished=_finished(event))
+
+
+def _ready(plan: SpeechPlan, queue_wait: float) -> pb.SpeechReady:
+    return pb.SpeechReady(
+        voice=plan.voice.id,
+        model=plan.model,
+        voice_fallback=plan.voice_fallback,
+        output_format=audio_pb2.AudioFormat(
+            encoding=_WIRE_ENCODINGS[plan.encoding], sample_rate_hz=plan.rate
+        ),
+        queue_wait=_duration(queue_wait),
+        mime_type=mime_type(plan.encoding, plan.rate),
+    )
+
+
+def _finished(event: Finished) -> pb.SpeechFinished:
+    message = pb.SpeechFinished(
+        reason=pb.SPEECH_FINISH_REASON_LENGTH
+        if event.length_reached
+        else pb.SPEECH_FINISH_REASON_COMPLETE,
+        sample_count=event.sample_count,
+        input_units=event.input_units,
+        duration=_duration(event.duration),
+        audio_duration=_duration(event.audio_seconds),
+        dropped_symbols=event.dropped_symbols,
+    )
+    if event.time_to_first_audio is not None:
+        message.time_to_first_audio.CopyFrom(_duration(event.time_to_first_audio))
+    return message
+
+
+def voice_message(voice: Voice) -> pb.Voice:
+    """A voice of the list."""
+    return pb.Voice(
+        id=voice.id,
+        display_name=voice.display_name,
+        kind=pb.VOICE_KIND_PRESET,
+        models=voice.models,
+        language=voice.language,
+        sample_rate_hz=voice.sample_rate,
+        aliases=voice.aliases,
+        is_default=voice.is_default,
+    )
+
+
+def _duration(seconds: float) -> Duration:
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message

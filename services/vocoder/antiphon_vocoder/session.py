@@ -1,0 +1,391 @@
+"""One speech stream: text comes in, audio goes out.
+
+``run`` is the only task that changes the stream's state. Input, phonemes and the model process's
+messages are put into its inbox and handled one at a time, so that the order of events is the order
+of their handling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import numpy as np
+from antiphon_core.errors import AntiphonError, DeadlineExceeded
+from numpy.typing import NDArray
+
+from antiphon_vocoder.engine_client import EngineStream, SpeechEngine
+from antiphon_vocoder.messages import SpeechAudio
+from antiphon_vocoder.metrics import SpeechMetrics
+from antiphon_vocoder.output import SpeechOutput
+from antiphon_vocoder.session_report import StreamReport
+from antiphon_vocoder.slots import Lease
+from antiphon_vocoder.speech import (
+    Audio,
+    Finished,
+    Mark,
+    Progress,
+    Ready,
+    SpeechEvent,
+    SpeechPlan,
+)
+from antiphon_vocoder.text.phonemes import join_phonemes, phoneme_ids, punctuation_runs
+from antiphon_vocoder.text.phonemizer import Phonemizer
+from antiphon_vocoder.text.segmentation import (
+    CLAUSE_LIMIT,
+    SENTENCE_LIMIT,
+    Boundary,
+    Segment,
+    TextSegmenter,
+)
+
+_PAUSE_SECONDS = {Boundary.SENTENCE: 0.200, Boundary.CLAUSE: 0.080}
+_FINAL_MARKS = {Boundary.SENTENCE: ".", Boundary.CLAUSE: ","}
+_CLAUSES_AHEAD = 2
+"""Clauses that the model process holds of one stream: one to speak, one to go on with."""
+_BACKLOG_CHARACTERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class SessionLimits:
+    """Times of a stream, in seconds; see VocoderSettings."""
+
+    idle: float
+    progress: float
+    longest: float
+
+
+@dataclass(frozen=True)
+class _Text:
+    text: str
+
+
+@dataclass(frozen=True)
+class _Flush:
+    pass
+
+
+@dataclass(frozen=True)
+class _Clear:
+    pass
+
+
+@dataclass(frozen=True)
+class _EndOfInput:
+    pass
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    segment: Segment
+    ids: list[int]
+    dropped: int
+    epoch: int
+
+
+@dataclass
+class _Spoken:
+    """A segment on its way to the listener, oldest first."""
+
+    clause: int
+    end: int
+    done: bool
+
+
+class SpeechSession:
+    """State of one stream from its slot to its end.
+
+    Args:
+        plan: the checked configuration.
+        lease: the slot; released by ``close``.
+        accepted_at: when the configuration was accepted, on ``clock``.
+        emit: sends one event to the client; returns when it is on its way.
+    """
+
+    def __init__(
+        self,
+        plan: SpeechPlan,
+        *,
+        lease: Lease,
+        engine: SpeechEngine,
+        phonemizer: Phonemizer,
+        limits: SessionLimits,
+        metrics: SpeechMetrics,
+        accepted_at: float,
+        emit: Callable[[SpeechEvent], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plan = plan
+        self._lease = lease
+        self._engine = engine
+        self._phonemizer = phonemizer
+        self._limits = limits
+        self._clock = clock
+        self._emit_event = emit
+        self._report = StreamReport(plan.model, metrics, accepted_at)
+        self._inbox: asyncio.Queue[object] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._unread = 0
+        self._segmenter = TextSegmenter(
+            first_clause=not plan.whole_sentences,
+            limit=SENTENCE_LIMIT if plan.whole_sentences else CLAUSE_LIMIT,
+        )
+        self._output = SpeechOutput(plan, self._emit_audio)
+        self._stream: EngineStream | None = None
+        self._pending: deque[Segment] = deque()
+        self._preparing: asyncio.Task[None] | None = None
+        self._spoken: deque[_Spoken] = deque()
+        self._epoch = 0
+        self._clause_count = 0
+        self._dropped_through = -1
+        self._input_ended = False
+        self._finished = False
+        self._marked = 0
+        self._counted = 0
+        self._input_units = 0
+        self._consumed = 0
+        self._dropped_symbols = 0
+        self._said_at = clock()
+        self._idle_since: float | None = None
+
+    def add_text(self, text: str) -> None:
+        """Takes the next piece of the text."""
+        self._unread += len(text)
+        self._note_backlog()
+        self._inbox.put_nowait(_Text(text))
+
+    def flush(self) -> None:
+        """Speaks what is buffered without waiting for the end of its clause."""
+        self._inbox.put_nowait(_Flush())
+
+    def clear(self) -> None:
+        """Drops what has not been spoken."""
+        self._inbox.put_nowait(_Clear())
+
+    def end_input(self) -> None:
+        """No more input comes."""
+        self._inbox.put_nowait(_EndOfInput())
+
+    def fail(self, error: AntiphonError) -> None:
+        """Ends the stream with this error."""
+        self._inbox.put_nowait(error)
+
+    async def wait_for_room(self) -> None:
+        """Returns when little enough text is unspoken to take more."""
+        await self._room.wait()
+
+    async def run(self) -> None:
+        """Speaks until the input has ended and all of it is spoken.
+
+        Raises:
+            AntiphonError: what ended the stream early.
+        """
+        try:
+            self._stream = self._engine.open(
+                self._lease.slot,
+                self._lease.generation,
+                voice=self._plan.voice.id,
+                speed=self._plan.speed,
+                noiseless=self._plan.noiseless,
+                sink=self._inbox.put_nowait,
+            )
+            await self._emit(Ready(self._plan, self._lease.waited))
+            await self._go_on()
+            while not self._finished:
+                item = await self._next_item()
+                if item is not None:
+                    await self._handle(item)
+                    await self._go_on()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Frees the slot and everything that the stream holds; a second call does nothing."""
+        if self._preparing is not None:
+            self._preparing.cancel()
+            self._preparing = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        self._lease.release()
+
+    async def _next_item(self) -> object | None:
+        """The next item of the inbox; None after a progress message."""
+        now = self._clock()
+        due = self._said_at + self._limits.progress
+        if self._idle_since is not None:
+            due = min(due, self._idle_since + self._limits.idle)
+        try:
+            async with asyncio.timeout(max(due - now, 0.0)):
+                return await self._inbox.get()
+        except TimeoutError:
+            pass
+        now = self._clock()
+        if self._idle_since is not None and now >= self._idle_since + self._limits.idle:
+            raise DeadlineExceeded(
+                f"no input for {self._limits.idle:g} s and nothing left to say",
+                reason="INPUT_IDLE",
+                metadata={"limit": f"{self._limits.idle:g}"},
+            )
+        if now >= self._said_at + self._limits.progress:
+            await self._emit(Progress(now - self._report.accepted_at))
+        return None
+
+    async def _handle(self, item: object) -> None:
+        if isinstance(item, AntiphonError):
+            raise item
+        if isinstance(item, SpeechAudio):
+            await self._on_audio(item)
+        elif isinstance(item, _Prepared):
+            self._on_prepared(item)
+        else:
+            self._idle_since = None
+            self._on_input(item)
+
+    def _on_input(self, item: object) -> None:
+        if isinstance(item, _Text):
+            self._report.input(self._clock())
+            self._unread -= len(item.text)
+            self._queue(self._segmenter.feed(item.text))
+        elif isinstance(item, _Flush):
+            self._queue(self._segmenter.flush())
+        elif isinstance(item, _Clear):
+            self._on_clear()
+        elif isinstance(item, _EndOfInput):
+            self._input_ended = True
+            self._queue(self._segmenter.flush())
+
+    def _queue(self, segments: list[Segment]) -> None:
+        if any(segment.text for segment in segments):
+            self._report.speakable(self._clock())
+        self._pending.extend(segments)
+
+    def _on_clear(self) -> None:
+        self._epoch += 1
+        self._segmenter.clear()
+        self._counted = self._segmenter.received
+        self._pending.clear()
+        self._spoken.clear()
+        if self._preparing is not None:
+            self._preparing.cancel()
+            self._preparing = None
+        self._dropped_through = self._clause_count - 1
+        if self._stream is not None and self._clause_count:
+            self._stream.drop_through(self._dropped_through)
+
+    def _on_prepared(self, item: _Prepared) -> None:
+        if item.epoch != self._epoch or self._stream is None:
+            return
+        self._preparing = None
+        self._report.dropped_phonemes(item.dropped)
+        self._dropped_symbols += item.dropped
+        clause = self._clause_count
+        self._clause_count += 1
+        self._spoken.append(_Spoken(clause, item.segment.end, done=not item.ids))
+        if item.ids:
+            self._stream.speak(
+                clause,
+                item.ids,
+                pause_seconds=_PAUSE_SECONDS[item.segment.boundary],
+                first=item.segment.first,
+            )
+
+    async def _on_audio(self, message: SpeechAudio) -> None:
+        samples = np.frombuffer(message.samples, "<f4")
+        self._consumed += len(samples)
+        if message.clause > self._dropped_through:
+            await self._say(samples)
+        if self._stream is not None and not self._finished:
+            self._stream.delivered(self._consumed)
+        if message.last:
+            for spoken in self._spoken:
+                if spoken.clause == message.clause:
+                    spoken.done = True
+
+    async def _say(self, samples: NDArray[np.float32]) -> None:
+        left = int(self._limits.longest * self._plan.voice.sample_rate) - self._output.source_count
+        if len(samples) > left:
+            await self._output.write(samples[: max(left, 0)])
+            await self._finish(length_reached=True)
+        elif len(samples):
+            await self._output.write(samples)
+
+    async def _go_on(self) -> None:
+        """What follows from the state after each item: marks, the next clause, the end."""
+        if self._finished:
+            return
+        while self._spoken and self._spoken[0].done:
+            await self._mark(self._spoken.popleft().end)
+        self._prepare_next()
+        self._note_backlog()
+        if not (self._pending or self._preparing or self._spoken):
+            self._report.silent()
+            if self._input_ended:
+                await self._finish(length_reached=False)
+            elif self._idle_since is None:
+                self._idle_since = self._clock()
+        else:
+            self._idle_since = None
+
+    def _prepare_next(self) -> None:
+        waiting = sum(not spoken.done for spoken in self._spoken)
+        if self._preparing is None and self._pending and waiting < _CLAUSES_AHEAD:
+            segment = self._pending.popleft()
+            self._preparing = asyncio.create_task(self._prepare(segment, self._epoch))
+
+    async def _prepare(self, segment: Segment, epoch: int) -> None:
+        """Turns a segment into phoneme ids; none when nothing of it can be spoken."""
+        voice = self._plan.voice
+        try:
+            runs = punctuation_runs(segment.text, final_mark=_FINAL_MARKS[segment.boundary])
+            ipa = await self._phonemizer.phonemize([run.text for run in runs], voice.espeak_voice)
+            phonemes = join_phonemes(runs, ipa)
+            ids, dropped = phoneme_ids(phonemes, voice.phoneme_id_map)
+            self._inbox.put_nowait(_Prepared(segment, ids if phonemes else [], dropped, epoch))
+        except AntiphonError as error:
+            self._inbox.put_nowait(error)
+
+    async def _finish(self, *, length_reached: bool) -> None:
+        self._finished = True
+        await self._output.finish()
+        received = self._segmenter.received
+        if not length_reached and self._marked < received:
+            await self._mark(received)
+        audio_seconds = self._output.source_count / self._plan.voice.sample_rate
+        first_audio, duration = self._report.finish(audio_seconds)
+        await self._emit(
+            Finished(
+                length_reached=length_reached,
+                sample_count=self._output.sample_count,
+                input_units=self._input_units,
+                time_to_first_audio=first_audio,
+                duration=duration,
+                audio_seconds=audio_seconds,
+                dropped_symbols=self._dropped_symbols,
+            )
+        )
+
+    async def _mark(self, offset: int) -> None:
+        self._input_units += offset - self._counted
+        self._counted = self._marked = offset
+        await self._emit(Mark(offset, self._output.sample_count))
+
+    async def _emit_audio(self, event: Audio) -> None:
+        await self._emit(event)
+        self._report.audio(self._clock(), event.sample_count / self._plan.rate)
+
+    async def _emit(self, event: SpeechEvent) -> None:
+        await self._emit_event(event)
+        self._said_at = self._clock()
+
+    def _note_backlog(self) -> None:
+        backlog = self._unread + self._segmenter.buffered
+        backlog += sum(segment.end - segment.start for segment in self._pending)
+        if backlog > _BACKLOG_CHARACTERS:
+            self._room.clear()
+        else:
+            self._room.set()
