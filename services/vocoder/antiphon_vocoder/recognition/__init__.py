@@ -1,0 +1,1 @@
+"""Speech recognition and turn detection: a gRPC front and one worker process."""

@@ -1,0 +1,281 @@
+"""Between the wire's messages and the domain's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+from antiphon.common.v1 import audio_pb2
+from antiphon.vocoder.v1 import recognition_service_pb2 as pb
+from antiphon_core import metrics
+from antiphon_core.errors import InvalidArgument, NotFound
+from antiphon_core.rpc.errors import to_status
+from google.protobuf.duration_pb2 import Duration
+
+from antiphon_vocoder.formats import MAX_RATE, MIN_RATE
+from antiphon_vocoder.recognition import messages as wire
+from antiphon_vocoder.recognition.config import RecognitionSettings
+from antiphon_vocoder.recognition.failures import error_of
+
+MAX_PROMPT_CHARACTERS = 1000
+_SILENCE_MS = (100, 10_000)
+_PREFIX_MS = (0, 5_000)
+_DEFAULT_RATE = 16_000
+_G711_RATE = 8_000
+_LANGUAGE_FORM = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*")
+_RAW = {
+    audio_pb2.AUDIO_ENCODING_PCM16: "pcm16",
+    audio_pb2.AUDIO_ENCODING_PCMU: "pcmu",
+    audio_pb2.AUDIO_ENCODING_PCMA: "pcma",
+}
+
+
+def stream_options(
+    config: pb.RecognitionConfig, settings: RecognitionSettings, info: wire.RecognizerInfo
+) -> wire.StreamOptions:
+    """Checked options of a live stream.
+
+    Raises:
+        InvalidArgument: naming the field and the allowed values.
+        NotFound: no such recogniser.
+    """
+    check_model(config.model, settings)
+    encoding, rate = _raw_format(config.format, default="pcm16")
+    return wire.StreamOptions(
+        encoding=encoding,
+        rate=rate,
+        turns=turn_options(config.turn_detection, "config.turn_detection"),
+        decode=_decode_options(config, info),
+        partials=config.partials and not config.skip_transcription,
+        transcribe=not config.skip_transcription,
+    )
+
+
+def file_request(
+    config: pb.RecognitionConfig,
+    settings: RecognitionSettings,
+    info: wire.RecognizerInfo,
+    *,
+    job: int,
+    path: str,
+) -> wire.RecognizeFile:
+    """Checked request of a file job; errors as ``stream_options``."""
+    check_model(config.model, settings)
+    if config.skip_transcription:
+        raise InvalidArgument(
+            "a file is always transcribed", field="config.skip_transcription", allowed=("false",)
+        )
+    encoding, rate = "", 0
+    if config.format.encoding in _RAW:
+        encoding, rate = _raw_format(config.format, default="")
+    else:
+        _require_known_encoding(config.format.encoding)
+    decode = _decode_options(config, info)
+    return wire.RecognizeFile(job, path, encoding, rate, decode)
+
+
+def check_model(name: str, settings: RecognitionSettings) -> None:
+    """Raises NotFound unless the name is empty, the recogniser's or an alias."""
+    names = (settings.model_name, *settings.aliases)
+    if name and name not in names:
+        raise NotFound(
+            f"no recogniser is called {name!r}",
+            reason="MODEL_NOT_FOUND",
+            field="config.model",
+            allowed=names,
+        )
+
+
+def turn_options(message: pb.TurnDetection, path: str) -> wire.TurnOptions:
+    """Checked turn detection; ``path`` names the message in errors.
+
+    Raises:
+        InvalidArgument: naming the field.
+    """
+    defaults = wire.TurnOptions()
+    modes = pb.TurnDetection
+    if message.mode not in modes.Mode.values():
+        _refuse(f"{path}.mode", message.mode, modes.Mode.keys())
+    if message.mode == modes.MODE_SEMANTIC:
+        # Until there is an end-of-turn model the caller's silence decides.
+        metrics.fallback("semantic_turn_detection", "silence_decides")
+    threshold = message.threshold if message.HasField("threshold") else defaults.threshold
+    if not 0 <= threshold <= 1:
+        _refuse(f"{path}.threshold", threshold, ("0 to 1",))
+    detector = message.detector or defaults.detector
+    if detector not in wire.DETECTORS:
+        _refuse(f"{path}.detector", detector, wire.DETECTORS)
+    silence_ms, prefix_ms = defaults.silence_ms, defaults.prefix_ms
+    if message.HasField("silence"):
+        silence_ms = _milliseconds(message.silence, f"{path}.silence", _SILENCE_MS)
+    if message.HasField("prefix"):
+        prefix_ms = _milliseconds(message.prefix, f"{path}.prefix", _PREFIX_MS)
+    return wire.TurnOptions(
+        manual=message.mode == modes.MODE_NONE,
+        threshold=threshold,
+        silence_ms=silence_ms,
+        prefix_ms=prefix_ms,
+        detector=detector,
+    )
+
+
+def stream_response(message: object) -> pb.StreamingRecognizeResponse | None:
+    """The wire's form of a worker's message; None for one that the caller does not see."""
+    response = pb.StreamingRecognizeResponse
+    match message:
+        case wire.Started():
+            event = pb.SpeechStarted(utterance=message.utterance, at_ms=message.at_ms)
+            return response(speech_started=event)
+        case wire.Stopped():
+            event = pb.SpeechStopped(utterance=message.utterance, at_ms=message.at_ms)
+            return response(speech_stopped=event)
+        case wire.Partial():
+            partial = pb.PartialTranscript(
+                utterance=message.utterance,
+                text=message.text,
+                stable_characters=message.stable_characters,
+            )
+            return response(partial=partial)
+        case wire.Final():
+            return response(final=_final(message))
+        case wire.UtteranceFailed():
+            error = pb.UtteranceError(
+                utterance=message.utterance,
+                status=to_status(error_of(message.failure)),
+                tag=message.tag_text,
+            )
+            return response(error=error)
+        case wire.StreamFinished():
+            finished = pb.RecognitionFinished(
+                audio_duration=duration(message.audio_seconds),
+                utterance_count=message.utterances,
+            )
+            return response(finished=finished)
+        case _:
+            return None
+
+
+def segment_message(segment: wire.Segment) -> pb.TranscriptSegment:
+    """The wire's form of a segment."""
+    return pb.TranscriptSegment(
+        text=segment.text,
+        start_ms=segment.start_ms,
+        end_ms=segment.end_ms,
+        token_ids=segment.token_ids,
+        temperature=segment.temperature,
+        average_logprob=segment.average_logprob,
+        compression_ratio=segment.compression_ratio,
+        no_speech_probability=segment.no_speech_probability,
+        words=[
+            pb.Word(
+                text=word.text,
+                start_ms=word.start_ms,
+                end_ms=word.end_ms,
+                probability=word.probability,
+            )
+            for word in segment.words
+        ],
+    )
+
+
+def duration(seconds: float) -> Duration:
+    """A protobuf duration, to the nanosecond."""
+    nanos = round(seconds * 1_000_000_000)
+    return Duration(seconds=nanos // 1_000_000_000, nanos=nanos % 1_000_000_000)
+
+
+def _final(message: wire.Final) -> pb.FinalTranscript:
+    return pb.FinalTranscript(
+        utterance=message.utterance,
+        text=message.text,
+        start_ms=message.start_ms,
+        end_ms=message.end_ms,
+        language=message.language,
+        segments=[segment_message(segment) for segment in message.segments],
+        tag=message.tag_text,
+    )
+
+
+def _decode_options(config: pb.RecognitionConfig, info: wire.RecognizerInfo) -> wire.DecodeOptions:
+    if config.task not in pb.RecognitionTask.values():
+        _refuse("config.task", config.task, pb.RecognitionTask.keys())
+    translate = config.task == pb.RECOGNITION_TASK_TRANSLATE
+    if translate and not info.translates:
+        raise InvalidArgument(
+            "this recogniser does not translate",
+            reason="UNSUPPORTED_OPTION",
+            field="config.task",
+            allowed=("RECOGNITION_TASK_TRANSCRIBE",),
+        )
+    if len(config.prompt) > MAX_PROMPT_CHARACTERS:
+        raise InvalidArgument(
+            f"the prompt has {len(config.prompt)} characters, the limit is {MAX_PROMPT_CHARACTERS}",
+            field="config.prompt",
+            metadata={"limit": str(MAX_PROMPT_CHARACTERS), "observed": str(len(config.prompt))},
+        )
+    temperature = config.temperature if config.HasField("temperature") else None
+    if temperature is not None and not 0 <= temperature <= 1:
+        _refuse("config.temperature", temperature, ("0 to 1",))
+    return wire.DecodeOptions(
+        language=_language(config.language, info.languages),
+        translate=translate,
+        words=config.words,
+        prompt=config.prompt,
+        temperature=temperature,
+    )
+
+
+def _language(tag: str, languages: Sequence[str]) -> str:
+    if not tag:
+        return ""
+    if not _LANGUAGE_FORM.fullmatch(tag):
+        raise InvalidArgument(
+            f"{tag!r} is no BCP 47 tag or ISO 639-1 code, such as en or en-US",
+            field="config.language",
+        )
+    language = re.split("[-_]", tag)[0].lower()
+    if language not in languages:
+        raise InvalidArgument(
+            f"this recogniser does not know the language {tag!r}",
+            reason="UNSUPPORTED_OPTION",
+            field="config.language",
+            allowed=languages,
+        )
+    return language
+
+
+def _raw_format(message: audio_pb2.AudioFormat, *, default: str) -> tuple[str, int]:
+    if message.encoding == audio_pb2.AUDIO_ENCODING_UNSPECIFIED and default:
+        encoding = default
+    elif message.encoding in _RAW:
+        encoding = _RAW[message.encoding]
+    else:
+        names = [audio_pb2.AudioEncoding.Name(number) for number in _RAW]
+        _refuse("config.format.encoding", message.encoding, names)
+    if encoding == "pcm16":
+        rate = message.sample_rate_hz or _DEFAULT_RATE
+        if not MIN_RATE <= rate <= MAX_RATE:
+            _refuse("config.format.sample_rate_hz", rate, (f"{MIN_RATE} to {MAX_RATE}",))
+    else:
+        rate = message.sample_rate_hz or _G711_RATE
+        if rate != _G711_RATE:
+            _refuse("config.format.sample_rate_hz", rate, (str(_G711_RATE),))
+    return encoding, rate
+
+
+def _require_known_encoding(encoding: int) -> None:
+    if encoding not in audio_pb2.AudioEncoding.values():
+        _refuse("config.format.encoding", encoding, audio_pb2.AudioEncoding.keys())
+
+
+def _milliseconds(message: Duration, field: str, limits: tuple[int, int]) -> int:
+    milliseconds = message.seconds * 1000 + message.nanos / 1_000_000
+    low, high = limits
+    if not low <= milliseconds <= high:
+        _refuse(field, f"{milliseconds / 1000:g} s", (f"{low / 1000:g} s to {high / 1000:g} s",))
+    return round(milliseconds)
+
+
+def _refuse(field: str, value: object, allowed: Sequence[str]) -> NoReturn:
+    raise InvalidArgument(f"{field} cannot be {value}", field=field, allowed=allowed)

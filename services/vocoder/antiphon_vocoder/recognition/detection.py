@@ -1,0 +1,150 @@
+"""The detector thread: every live stream's windows in batches, never waiting for a transcript."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from antiphon_core.errors import AntiphonError
+from antiphon_core.logs import get_logger
+from numpy.typing import NDArray
+
+from antiphon_vocoder.recognition.failures import failure_of
+from antiphon_vocoder.recognition.messages import (
+    CloseStream,
+    OpenStream,
+    Start,
+    StreamFailed,
+    StreamReady,
+)
+from antiphon_vocoder.recognition.passes import PassQueue
+from antiphon_vocoder.recognition.stream import LiveStream, StreamCommand
+from antiphon_vocoder.recognition.vad import RATE, Detector, DetectorSet
+
+log = get_logger("recognition.detection")
+
+
+@dataclass
+class DetectionTotals:
+    """Since the start of the process."""
+
+    windows: int = 0
+    seconds: float = 0.0
+
+
+class Detection:
+    """All live streams of the worker; runs on one thread.
+
+    Args:
+        start: the worker's settings.
+        detectors: where detectors come from.
+        passes: the recogniser's queue.
+        send: takes messages for the front.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        detectors: DetectorSet,
+        passes: PassQueue,
+        send: Callable[[object], None],
+    ) -> None:
+        self._detectors = detectors
+        self._passes = passes
+        self._send = send
+        self._max_samples = int(start.max_utterance_seconds * RATE)
+        pause = start.speculative_ms * RATE // 1000
+        self._pause_samples = pause if pause else None
+        self._interval_samples = start.partial_interval_ms * RATE // 1000
+        self._streams: dict[int, LiveStream] = {}
+        self._active: dict[int, LiveStream] = {}
+        self.totals = DetectionTotals()
+
+    @property
+    def stream_count(self) -> int:
+        """Live streams."""
+        return len(self._streams)
+
+    def open(self, message: OpenStream) -> None:
+        """A stream begins; answers StreamReady or StreamFailed."""
+        options = message.options
+        try:
+            stream = LiveStream(
+                message.stream,
+                options,
+                detectors=self._detectors,
+                passes=self._passes,
+                send=self._send,
+                max_samples=self._max_samples,
+                pause_samples=self._pause_samples,
+                interval_samples=self._interval_samples,
+            )
+        except AntiphonError as error:
+            self._send(StreamFailed(message.stream, failure_of(error)))
+            return
+        self._streams[message.stream] = stream
+        self._passes.open(message.stream, options.decode, partials=options.partials)
+        self._send(StreamReady(message.stream, stream.detector.name, stream.detector_fallback))
+
+    def close(self, message: CloseStream) -> None:
+        """A stream is over, whatever it still has to do."""
+        self._streams.pop(message.stream, None)
+        self._active.pop(message.stream, None)
+        self._passes.close(message.stream)
+
+    def command(self, message: StreamCommand) -> None:
+        """A message of a stream; ignored after its end."""
+        stream = self._streams.get(message.stream)
+        if stream is not None:
+            stream.receive(message)
+            self._active[stream.number] = stream
+
+    def round(self) -> bool:
+        """Takes one window of each stream that has one; False when nothing could be done."""
+        rows: dict[Detector, list[tuple[LiveStream, NDArray[np.float32]]]] = defaultdict(list)
+        for stream in list(self._active.values()):
+            if stream.is_waiting:
+                continue
+            window = self._next_window(stream)
+            if window is not None:
+                rows[stream.detector].append((stream, window))
+        for detector, batch in rows.items():
+            self._score(detector, batch)
+        return bool(rows)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Some stream has work that has to wait for the recogniser."""
+        return bool(self._active)
+
+    def _next_window(self, stream: LiveStream) -> NDArray[np.float32] | None:
+        try:
+            window = stream.next_window()
+        except AntiphonError as error:
+            self._fail(stream, error)
+            return None
+        if window is None:
+            self._active.pop(stream.number, None)
+            if stream.finished:
+                self._streams.pop(stream.number, None)
+        return window
+
+    def _score(
+        self, detector: Detector, batch: list[tuple[LiveStream, NDArray[np.float32]]]
+    ) -> None:
+        began = time.perf_counter()
+        windows = np.stack([window for _, window in batch])
+        probabilities = detector.score(windows, [stream.detector_state for stream, _ in batch])
+        self.totals.windows += len(batch)
+        self.totals.seconds += time.perf_counter() - began
+        for (stream, _), probability in zip(batch, probabilities, strict=True):
+            stream.scored(float(probability))
+
+    def _fail(self, stream: LiveStream, error: AntiphonError) -> None:
+        self._send(StreamFailed(stream.number, failure_of(error)))
+        self._streams.pop(stream.number, None)
+        self._active.pop(stream.number, None)
+        self._passes.close(stream.number)

@@ -1,0 +1,405 @@
+"""The recogniser's queue: finals first, then pauses that may become finals, then the rest.
+
+One thread runs the passes. A pass over a pause inside a turn is made ahead of time; when the
+pause turns out to be the end, its result is the final. All bookkeeping is under one lock, and
+messages are sent under it, so that a partial can never follow its final.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from antiphon_core.logs import get_logger
+from numpy.typing import NDArray
+
+from antiphon_vocoder.recognition.messages import (
+    DecodeOptions,
+    Failure,
+    Final,
+    Partial,
+    StreamFailed,
+    UtteranceFailed,
+)
+from antiphon_vocoder.recognition.segmenter import Excerpt, Pause, Utterance
+from antiphon_vocoder.recognition.stability import StablePrefix
+from antiphon_vocoder.recognition.vad.detector import RATE
+from antiphon_vocoder.recognition.whisper.transcript import Transcript, shifted
+
+log = get_logger("recognition.passes")
+
+
+class Recognizer(Protocol):
+    """What runs a pass."""
+
+    def transcribe(
+        self,
+        audio: NDArray[np.float32],
+        options: DecodeOptions,
+        *,
+        timestamps: bool = False,
+        draft: bool = False,
+    ) -> Transcript:
+        """See WhisperRecognizer."""
+        ...
+
+
+@dataclass
+class PassTotals:
+    """Since the start of the process."""
+
+    passes: int = 0
+    pass_seconds: float = 0.0
+    audio_seconds: float = 0.0
+    speculative_hits: int = 0
+    partials_skipped: int = 0
+
+
+@dataclass
+class _FinalRequest:
+    utterance: Utterance
+    closed_at: float
+    transcript: Transcript | None = None
+    failure: Failure | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self.transcript is not None or self.failure is not None
+
+
+@dataclass
+class _Stream:
+    number: int
+    options: DecodeOptions
+    partials: bool
+    open_utterance: int = 0
+    pending: deque[_FinalRequest] = field(default_factory=deque)
+    stable: StablePrefix = field(default_factory=StablePrefix)
+    latest: tuple[tuple[int, int, int], Transcript] | None = None
+    """Span and result of the last settled pass made ahead."""
+    last_message: object | None = None
+    """Sent when nothing is pending any more."""
+
+
+@dataclass
+class _FilePass:
+    audio: NDArray[np.float32]
+    options: DecodeOptions
+    result: Future[Transcript]
+
+
+@dataclass
+class _Job:
+    """What the thread works on: exactly one of final, ahead and file."""
+
+    stream: _Stream | None = None
+    final: _FinalRequest | None = None
+    ahead: Excerpt | None = None
+    file: _FilePass | None = None
+
+
+class PassQueue:
+    """Runs the passes of all streams and files; every method is safe from any thread.
+
+    Args:
+        recognizer: runs one pass.
+        send: takes messages for the front; must not block.
+    """
+
+    def __init__(self, recognizer: Recognizer, send: Callable[[object], None]) -> None:
+        self._recognizer = recognizer
+        self._send = send
+        self._changed = threading.Condition()
+        self._streams: dict[int, _Stream] = {}
+        self._finals: deque[tuple[_Stream, _FinalRequest]] = deque()
+        self._pauses: OrderedDict[int, Excerpt] = OrderedDict()
+        self._progress: OrderedDict[int, Excerpt] = OrderedDict()
+        self._files: deque[_FilePass] = deque()
+        self._running: _Job | None = None
+        self._file_turn = False
+        self._stopping = False
+        self.totals = PassTotals()
+        self._thread = threading.Thread(target=self._loop, name="recognizer", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after the pass that runs; file passes in the queue are cancelled."""
+        with self._changed:
+            self._stopping = True
+            for item in self._files:
+                item.result.cancel()
+            self._files.clear()
+            self._changed.notify()
+        self._thread.join()
+
+    def open(self, number: int, options: DecodeOptions, *, partials: bool) -> None:
+        """A stream begins."""
+        with self._changed:
+            self._streams[number] = _Stream(number, options, partials)
+
+    def close(self, number: int) -> None:
+        """Forgets a stream; nothing more is sent about it."""
+        with self._changed:
+            self._forget(number)
+
+    def finish(self, number: int, message: object) -> None:
+        """Sends ``message`` after the stream's last final and forgets the stream."""
+        with self._changed:
+            stream = self._streams.get(number)
+            if stream is not None:
+                stream.last_message = message
+                self._settle(stream)
+
+    def backlog(self, number: int) -> int:
+        """Finals of the stream that are not answered."""
+        with self._changed:
+            stream = self._streams.get(number)
+            return len(stream.pending) if stream is not None else 0
+
+    @property
+    def queued(self) -> int:
+        """Passes waiting."""
+        with self._changed:
+            return sum(map(len, (self._finals, self._pauses, self._progress, self._files)))
+
+    def submit_ahead(self, number: int, excerpt: Excerpt) -> None:
+        """A pass over an utterance that goes on; replaces an older one that has not begun."""
+        with self._changed:
+            stream = self._streams.get(number)
+            if stream is None:
+                return
+            skipped = self._drop_ahead(number)
+            if isinstance(excerpt, Pause):
+                self._pauses[number] = excerpt
+            elif stream.partials:
+                self._progress[number] = excerpt
+            self.totals.partials_skipped += skipped
+            self._changed.notify()
+
+    def submit_final(self, number: int, utterance: Utterance) -> None:
+        """The pass whose text is the utterance's; audio of length 0 has no text."""
+        with self._changed:
+            stream = self._streams.get(number)
+            if stream is None:
+                return
+            request = _FinalRequest(utterance, time.monotonic())
+            stream.pending.append(request)
+            self._drop_ahead(number)
+            if not len(utterance.audio):
+                request.transcript = Transcript([], stream.options.language, 0.0)
+            elif stream.latest is not None and stream.latest[0] == utterance.span:
+                request.transcript = stream.latest[1]
+                self.totals.speculative_hits += 1
+            elif not self._is_running(stream, utterance):
+                self._finals.append((stream, request))
+            self._open_next(stream, utterance.utterance + 1)
+            self._settle(stream)
+            self._changed.notify()
+
+    def drop_open(self, number: int, next_utterance: int) -> None:
+        """The open utterance is dropped: no partial of it follows."""
+        with self._changed:
+            stream = self._streams.get(number)
+            if stream is not None:
+                self._drop_ahead(number)
+                self._open_next(stream, next_utterance)
+
+    def submit_file(self, audio: NDArray[np.float32], options: DecodeOptions) -> Future[Transcript]:
+        """A pass with timestamps over at most 30 s of a file."""
+        item = _FilePass(audio, options, Future())
+        with self._changed:
+            if self._stopping:
+                item.result.cancel()
+                return item.result
+            self._files.append(item)
+            self._changed.notify()
+        return item.result
+
+    def _is_running(self, stream: _Stream, utterance: Utterance) -> bool:
+        job = self._running
+        return (
+            job is not None
+            and job.stream is stream
+            and job.ahead is not None
+            and job.ahead.span == utterance.span
+        )
+
+    def _drop_ahead(self, number: int) -> int:
+        dropped = self._pauses.pop(number, None) is not None
+        return int(self._progress.pop(number, None) is not None) + int(dropped)
+
+    def _open_next(self, stream: _Stream, utterance: int) -> None:
+        stream.open_utterance = utterance
+        stream.stable = StablePrefix()
+        stream.latest = None
+
+    def _forget(self, number: int) -> None:
+        self._streams.pop(number, None)
+        self._drop_ahead(number)
+        self._finals = deque(item for item in self._finals if item[0].number != number)
+
+    def _loop(self) -> None:
+        while (job := self._take()) is not None:
+            if job.file is not None:
+                self._run_file(job.file)
+            elif job.stream is not None and job.final is not None:
+                self._run_final(job.stream, job.final)
+            elif job.stream is not None and job.ahead is not None:
+                self._run_ahead(job.stream, job.ahead)
+
+    def _take(self) -> _Job | None:
+        """Waits for the next job; None at the end."""
+        with self._changed:
+            self._running = None
+            while not self._stopping:
+                self._running = self._next()
+                if self._running is not None:
+                    return self._running
+                self._changed.wait()
+            return None
+
+    def _next(self) -> _Job | None:
+        if self._finals:
+            stream, request = self._finals.popleft()
+            return _Job(stream=stream, final=request)
+        if self._pauses:
+            number, excerpt = self._pauses.popitem(last=False)
+            return _Job(stream=self._streams[number], ahead=excerpt)
+        # Partials and files share what is left.
+        self._file_turn = not self._file_turn
+        if self._files and (self._file_turn or not self._progress):
+            return _Job(file=self._files.popleft())
+        if self._progress:
+            number, excerpt = self._progress.popitem(last=False)
+            return _Job(stream=self._streams[number], ahead=excerpt)
+        return None
+
+    def _run_file(self, item: _FilePass) -> None:
+        if not item.result.set_running_or_notify_cancel():
+            return
+        try:
+            transcript = self._timed(item.audio, item.options, timestamps=True)
+        except Exception as error:  # the job's thread reports it
+            item.result.set_exception(error)
+        else:
+            item.result.set_result(transcript)
+
+    def _run_final(self, stream: _Stream, request: _FinalRequest) -> None:
+        try:
+            request.transcript = self._timed(request.utterance.audio, stream.options)
+        except MemoryError:
+            self._out_of_memory(stream)
+            return
+        except Exception as error:  # one utterance fails, the stream goes on
+            log.exception("utterance_failed", utterance=request.utterance.utterance)
+            request.failure = Failure("INTERNAL", "INTERNAL", f"recognition failed: {error}")
+        with self._changed:
+            self._settle(stream)
+
+    def _run_ahead(self, stream: _Stream, excerpt: Excerpt) -> None:
+        transcript: Transcript | None = None
+        try:
+            transcript = self._timed(excerpt.audio, stream.options, draft=True)
+        except MemoryError:
+            self._out_of_memory(stream)
+            return
+        except Exception:  # the final tries again and reports
+            log.exception("pass_ahead_failed", utterance=excerpt.utterance)
+        with self._changed:
+            settled = transcript is not None and transcript.is_settled
+            for request in stream.pending:
+                if not request.is_answered and request.utterance.span == excerpt.span:
+                    self._answer_ahead(stream, request, transcript if settled else None)
+            if transcript is None or excerpt.utterance != stream.open_utterance:
+                return
+            if settled:
+                stream.latest = (excerpt.span, transcript)
+            self._publish(stream, transcript)
+
+    def _answer_ahead(
+        self, stream: _Stream, request: _FinalRequest, transcript: Transcript | None
+    ) -> None:
+        if transcript is None:
+            self._finals.appendleft((stream, request))
+            return
+        request.transcript = transcript
+        self.totals.speculative_hits += 1
+        self._settle(stream)
+
+    def _timed(
+        self,
+        audio: NDArray[np.float32],
+        options: DecodeOptions,
+        *,
+        timestamps: bool = False,
+        draft: bool = False,
+    ) -> Transcript:
+        began = time.perf_counter()
+        transcript = self._recognizer.transcribe(audio, options, timestamps=timestamps, draft=draft)
+        self.totals.passes += 1
+        self.totals.pass_seconds += time.perf_counter() - began
+        self.totals.audio_seconds += len(audio) / RATE
+        return transcript
+
+    def _publish(self, stream: _Stream, transcript: Transcript) -> None:
+        if not stream.partials or stream.number not in self._streams or not transcript.text:
+            return
+        published = stream.stable.feed(transcript.text)
+        if published is not None:
+            text, stable = published
+            self._send(Partial(stream.number, stream.open_utterance, text, stable))
+
+    def _settle(self, stream: _Stream) -> None:
+        """Sends the finals that are answered, in order, and then the stream's last message."""
+        if stream.number not in self._streams:
+            return
+        while stream.pending and stream.pending[0].is_answered:
+            self._send(_answer(stream.number, stream.pending.popleft()))
+        if not stream.pending and stream.last_message is not None:
+            self._send(stream.last_message)
+            self._forget(stream.number)
+
+    def _out_of_memory(self, stream: _Stream) -> None:
+        failure = Failure(
+            "RESOURCE_EXHAUSTED", "MEMORY_PRESSURE", "the recogniser is out of memory"
+        )
+        with self._changed:
+            if stream.number in self._streams:
+                self._send(StreamFailed(stream.number, failure))
+                self._forget(stream.number)
+
+
+def _answer(stream: int, request: _FinalRequest) -> Final | UtteranceFailed:
+    utterance = request.utterance
+    if request.transcript is None:
+        failure = request.failure or Failure("INTERNAL", "INTERNAL", "recognition failed")
+        return UtteranceFailed(stream, utterance.utterance, failure, utterance.tag)
+    transcript = request.transcript
+    start, first, last = map(milliseconds, (utterance.start, utterance.first, utterance.last))
+    return Final(
+        stream=stream,
+        utterance=utterance.utterance,
+        text=transcript.text,
+        start_ms=first,
+        end_ms=last,
+        language=transcript.language,
+        segments=[
+            shifted(segment, start, min(start, first), last) for segment in transcript.segments
+        ],
+        tag_text=utterance.tag,
+        delay_ms=(time.monotonic() - request.closed_at) * 1000,
+    )
+
+
+def milliseconds(sample: int) -> int:
+    """Whole milliseconds of a sample index at 16 kHz."""
+    return sample * 1000 // RATE

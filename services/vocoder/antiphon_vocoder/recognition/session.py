@@ -1,0 +1,89 @@
+"""The front's end of one live stream or file job: what the worker says about it, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from antiphon_core.errors import AntiphonError, Unavailable
+
+from antiphon_vocoder.recognition.messages import Audio, Consumed
+
+_CREDIT_BYTES = 1 << 20
+"""Audio on its way to the worker, beyond which the caller's messages are left unread."""
+
+
+class Session:
+    """One stream or job of the worker; used on the event loop only.
+
+    Args:
+        number: its number in messages.
+        send: sends a message to the worker that the session belongs to.
+    """
+
+    def __init__(self, number: int, send: Callable[[object], None]) -> None:
+        self.number = number
+        self._send = send
+        self._messages: asyncio.Queue[object] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._underway = 0
+        self._loss: AntiphonError | None = None
+
+    def send(self, message: object) -> None:
+        """Sends a message that is about this session.
+
+        Raises:
+            AntiphonError: what ended the session.
+        """
+        if self._loss is not None:
+            raise self._loss
+        self._send(message)
+
+    async def send_audio(self, data: bytes) -> None:
+        """Sends audio; waits while the worker has too much of it.
+
+        Raises:
+            AntiphonError: what ended the session.
+        """
+        await self._room.wait()
+        self.send(Audio(self.number, data))
+        self._underway += len(data)
+        if self._underway >= _CREDIT_BYTES:
+            self._room.clear()
+
+    async def next(self) -> object:
+        """The worker's next message about this session.
+
+        Raises:
+            AntiphonError: what ended the session, after the messages before it.
+        """
+        message = await self._messages.get()
+        if isinstance(message, AntiphonError):
+            raise message
+        return message
+
+    def deliver(self, message: object) -> None:
+        """Takes a message of the worker."""
+        if isinstance(message, Consumed):
+            self._underway -= message.byte_count
+            if self._underway < _CREDIT_BYTES:
+                self._room.set()
+        else:
+            self._messages.put_nowait(message)
+
+    def end(self, error: AntiphonError) -> None:
+        """Ends the session behind the messages so far; the first error stays."""
+        if self._loss is None:
+            self._loss = error
+            self._messages.put_nowait(error)
+            self._room.set()
+
+
+def worker_died(how: str) -> Unavailable:
+    """The error of everything that a dead worker had in hand."""
+    return Unavailable(
+        f"the recogniser process died ({how}); it restarts, so the call can be repeated",
+        reason="WORKER_DIED",
+        retry_after=1.0,
+    )

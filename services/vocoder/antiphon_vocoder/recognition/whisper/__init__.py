@@ -1,0 +1,1 @@
+"""Recognition of the whisper class on CTranslate2."""

@@ -1,0 +1,42 @@
+"""The result of one pass of the recogniser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from antiphon_vocoder.recognition.messages import Segment
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """Text of one excerpt; times are milliseconds from its first sample."""
+
+    segments: list[Segment]
+    """Empty when there is no speech."""
+    language: str
+    heard_seconds: float
+    """How far the pass got: text behind it needs a further pass."""
+    is_settled: bool = True
+    """A longer attempt would not change it; False only for a draft that looks wrong."""
+
+    @property
+    def text(self) -> str:
+        """All segments' text, without surrounding spaces."""
+        return "".join(segment.text for segment in self.segments).strip()
+
+
+def shifted(segment: Segment, offset_ms: int, first_ms: int, last_ms: int) -> Segment:
+    """The segment moved by ``offset_ms``, its times kept inside ``first_ms`` to ``last_ms``."""
+
+    def move(time_ms: int) -> int:
+        return min(max(time_ms + offset_ms, first_ms), last_ms)
+
+    words = [
+        msgspec.structs.replace(word, start_ms=move(word.start_ms), end_ms=move(word.end_ms))
+        for word in segment.words
+    ]
+    return msgspec.structs.replace(
+        segment, start_ms=move(segment.start_ms), end_ms=move(segment.end_ms), words=words
+    )

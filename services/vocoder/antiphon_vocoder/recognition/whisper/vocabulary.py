@@ -1,0 +1,89 @@
+"""Whisper's special tokens and the text of its ordinary ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+
+TIMESTAMP_SECONDS = 0.02
+_PROMPT_TOKENS = 223
+"""Half of the 448 text positions, less the marker before it."""
+
+
+class Vocabulary:
+    """Tokens of one whisper model.
+
+    Args:
+        path: its tokenizer.json.
+
+    Raises:
+        ValueError: the file lacks whisper's special tokens.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        self.end = self._token("<|endoftext|>")
+        self.start = self._token("<|startoftranscript|>")
+        self.previous = self._token("<|startofprev|>")
+        self.no_timestamps = self._token("<|notimestamps|>")
+        self.first_timestamp = self.no_timestamps + 1
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Tokens of biasing text; the last ones of a long text."""
+        encoded = self._tokenizer.encode(" " + text.strip(), add_special_tokens=False)
+        return encoded.ids[-_PROMPT_TOKENS:]
+
+    def language_token(self, language: str) -> int:
+        """Token of an ISO 639-1 code.
+
+        Raises:
+            ValueError: the model has no such language.
+        """
+        return self._token(f"<|{language}|>")
+
+    def task_token(self, translate: bool) -> int:
+        """Token of a task of a multilingual model."""
+        return self._token("<|translate|>" if translate else "<|transcribe|>")
+
+    def is_text(self, token: int) -> bool:
+        """Whether the token has text: neither special nor a timestamp."""
+        return token < self.end
+
+    def seconds(self, token: int) -> float | None:
+        """Time of a timestamp token; None for others."""
+        if token < self.first_timestamp:
+            return None
+        return (token - self.first_timestamp) * TIMESTAMP_SECONDS
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of the text tokens among ``tokens``."""
+        return self._tokenizer.decode([token for token in tokens if self.is_text(token)])
+
+    def split_words(self, tokens: Sequence[int]) -> list[tuple[str, int]]:
+        """(word, number of tokens) of text tokens; a word begins with a space.
+
+        Tokens that hold parts of one character stay together. Without spaces between words, as
+        in Chinese, each character group is a word.
+        """
+        words: list[tuple[str, int]] = []
+        pending: list[int] = []
+        for token in tokens:
+            pending.append(token)
+            piece = self._tokenizer.decode(pending)
+            if "\ufffd" in piece:
+                continue
+            if words and not piece.startswith(" ") and piece.isascii():
+                word, count = words[-1]
+                words[-1] = (word + piece, count + len(pending))
+            else:
+                words.append((piece, len(pending)))
+            pending = []
+        return words
+
+    def _token(self, text: str) -> int:
+        token = self._tokenizer.token_to_id(text)
+        if token is None:
+            raise ValueError(f"the tokenizer has no {text}")
+        return token
