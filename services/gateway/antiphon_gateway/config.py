@@ -6,8 +6,9 @@ import ipaddress
 from typing import Self
 
 from antiphon_core.config import Settings, setting
-from antiphon_gateway.realtime.settings import RealtimeSettings
 from pydantic import field_validator, model_validator
+
+from antiphon_gateway.realtime.settings import RealtimeSettings
 
 OPENAI_VOICES = (
     "alloy",

@@ -1,4 +1,4 @@
-"""Small ASGI helpers: reading bodies under bounds, sending whole responses, noticing disconnects."""
+"""ASGI helpers: bodies under bounds, whole responses, disconnects noticed."""
 
 from __future__ import annotations
 

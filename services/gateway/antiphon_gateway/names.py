@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from antiphon_core.errors import InvalidArgument, NotFound
+
 from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.domain.recognition import Recognizer
 from antiphon_gateway.domain.speech import Voice

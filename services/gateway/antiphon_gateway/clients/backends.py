@@ -11,6 +11,7 @@ from typing import Generic, Self, TypeVar
 
 import grpc.aio
 from antiphon_core.rpc.channel import open_channel
+
 from antiphon_gateway.clients.llm import GenerationStream, LlmBackend
 from antiphon_gateway.clients.monitor import BackendMonitor
 from antiphon_gateway.clients.recognition import (

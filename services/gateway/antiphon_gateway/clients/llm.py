@@ -8,6 +8,7 @@ from typing import Any
 import grpc.aio
 from antiphon.llm.v1 import generate_pb2, llm_service_pb2, llm_service_pb2_grpc
 from antiphon_core.rpc.streams import result
+
 from antiphon_gateway.clients.stream import BackendStream
 from antiphon_gateway.convert import generation as convert
 from antiphon_gateway.domain.catalog import ModelInfo

@@ -7,6 +7,7 @@ from typing import Any
 import grpc.aio
 from antiphon.vocoder.v1 import recognition_service_pb2, recognition_service_pb2_grpc
 from antiphon_core.rpc.streams import result
+
 from antiphon_gateway.clients.stream import TwoWayStream
 from antiphon_gateway.convert import recognition as convert
 from antiphon_gateway.domain.recognition import (
@@ -86,6 +87,8 @@ class RecognitionClient:
     async def list_recognizers(self) -> tuple[Recognizer, ...]:
         """Recognisers, the default first."""
         response = await result(
-            self._stub.ListRecognizers(recognition_service_pb2.ListRecognizersRequest(), timeout=2.0)
+            self._stub.ListRecognizers(
+                recognition_service_pb2.ListRecognizersRequest(), timeout=2.0
+            )
         )
         return tuple(convert.recognizer_from_proto(item) for item in response.recognizers)

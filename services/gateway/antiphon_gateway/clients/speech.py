@@ -7,6 +7,7 @@ from typing import Any
 import grpc.aio
 from antiphon.vocoder.v1 import vocoder_service_pb2, vocoder_service_pb2_grpc
 from antiphon_core.rpc.streams import result
+
 from antiphon_gateway.clients.stream import TwoWayStream
 from antiphon_gateway.convert import speech as convert
 from antiphon_gateway.domain.speech import SpeechConfig, SpeechEvent, SpeechFinished, Voice

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from antiphon.common.v1 import audio_pb2
-from antiphon_gateway.domain.speech import ENCODINGS, AudioFormat
 from google.protobuf.duration_pb2 import Duration
+
+from antiphon_gateway.domain.speech import ENCODINGS, AudioFormat
 
 _ENCODING_NUMBERS = {
     name: audio_pb2.AudioEncoding.Value(f"AUDIO_ENCODING_{name.upper()}") for name in ENCODINGS

@@ -6,15 +6,13 @@ from collections.abc import Iterable
 
 from antiphon.llm.v1 import chat_pb2, generate_pb2, llm_service_pb2
 from antiphon_core.rpc.errors import from_status
+
 from antiphon_gateway.convert.common import audio_format_to_proto, seconds
 from antiphon_gateway.domain import catalog, generation
 from antiphon_gateway.domain.speech import AudioFormat
 
 _ROLES = {
     role: chat_pb2.ChatRole.Value(f"CHAT_ROLE_{role.name}") for role in generation.Role
-}
-_TOOL_MODES = {
-    mode: chat_pb2.ToolChoice.Mode.Value(f"MODE_{mode.name}") for mode in generation.ToolMode
 }
 _FINISH_REASONS = {
     generate_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}"): reason
@@ -81,10 +79,14 @@ def chat_to_proto(chat: generation.ChatInput) -> generate_pb2.ChatInput:
     )
     if chat.tool_choice is not None:
         choice = chat.tool_choice
-        message.tool_choice.mode = _TOOL_MODES[choice.mode]
-        message.tool_choice.name = choice.name
-        message.tool_choice.allowed.extend(choice.allowed)
-        message.tool_choice.single_call = choice.single_call
+        message.tool_choice.CopyFrom(
+            chat_pb2.ToolChoice(
+                mode=f"MODE_{choice.mode.name}",
+                name=choice.name,
+                allowed=choice.allowed,
+                single_call=choice.single_call,
+            )
+        )
     return message
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from antiphon.vocoder.v1 import recognition_service_pb2 as pb
 from antiphon_core.rpc.errors import from_status
+
 from antiphon_gateway.convert.common import (
     audio_format_to_proto,
     milliseconds_to_duration,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
+
 from antiphon_gateway.convert.common import (
     audio_format_from_proto,
     audio_format_to_proto,

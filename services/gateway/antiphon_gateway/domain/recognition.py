@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from antiphon_core.errors import AntiphonError
+
 from antiphon_gateway.domain.speech import AudioFormat
 
 

@@ -12,6 +12,8 @@ from antiphon_core.errors import AntiphonError, InvalidArgument, NotFound
 from antiphon_core.logs import get_logger
 from antiphon_core.rpc.context import RequestContext, new_request_id, use_context
 from antiphon_core.telemetry import continue_trace
+from starlette.exceptions import HTTPException
+
 from antiphon_gateway.http import (
     ClientDisconnected,
     Message,
@@ -22,7 +24,6 @@ from antiphon_gateway.http import (
     send_response,
 )
 from antiphon_gateway.openai.errors import error_body, error_headers, internal_error, row_of
-from starlette.exceptions import HTTPException
 
 _REQUEST_ID_FORM = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _CLIENT_CLOSED = 499

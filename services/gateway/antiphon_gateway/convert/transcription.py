@@ -1,0 +1,144 @@
+"""Transcriptions: the form to the domain, recognised segments to the response formats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from antiphon_core.errors import InvalidArgument
+
+from antiphon_gateway.domain.recognition import FileFinished, TranscriptSegment
+from antiphon_gateway.openai import audio as wire
+from antiphon_gateway.openai.decode import validation_error
+
+_LISTS = ("timestamp_granularities",)
+
+
+def form_of(fields: Mapping[str, Sequence[str]]) -> wire.TranscriptionForm:
+    """The validated form; list fields may be spelled with or without ``[]``.
+
+    Raises:
+        InvalidArgument: wrong type, out of range, or a combination that cannot be served.
+    """
+    values: dict[str, Any] = {}
+    for name, given in fields.items():
+        plain = name.removesuffix("[]")
+        if plain in _LISTS:
+            values.setdefault(plain, []).extend(given)
+        else:
+            values[plain] = given[-1]
+    try:
+        form = msgspec.convert(values, wire.TranscriptionForm, strict=False)
+    except msgspec.ValidationError as error:
+        raise validation_error(error, wire.TranscriptionForm) from None
+    if form.temperature is not None and not math.isfinite(form.temperature):
+        raise InvalidArgument("temperature must be a finite number", field="temperature")
+    if form.timestamp_granularities and form.response_format != "verbose_json":
+        raise InvalidArgument(
+            "timestamp_granularities needs response_format verbose_json",
+            field="timestamp_granularities",
+        )
+    if form.stream and form.response_format not in ("json", "text"):
+        raise InvalidArgument(
+            f"stream is not possible with response_format {form.response_format}; "
+            "allowed: json, text",
+            field="stream",
+            allowed=("json", "text"),
+        )
+    return form
+
+
+def response_of(
+    form: wire.TranscriptionForm,
+    segments: Sequence[TranscriptSegment],
+    finished: FileFinished,
+    *,
+    translate: bool,
+) -> tuple[bytes, bytes]:
+    """The body of a whole response and its content type."""
+    usage = wire.DurationUsage(round(finished.audio_seconds, 3))
+    if form.response_format == "text":
+        return finished.text.encode() + b"\n", b"text/plain; charset=utf-8"
+    if form.response_format == "srt":
+        return subtitles_srt(segments).encode(), b"application/x-subrip; charset=utf-8"
+    if form.response_format == "vtt":
+        return subtitles_vtt(segments).encode(), b"text/vtt; charset=utf-8"
+    if form.response_format == "json":
+        body = wire.Transcription(finished.text, usage)
+        return msgspec.json.encode(body), b"application/json"
+    granularities = form.timestamp_granularities or ["segment"]
+    verbose = wire.VerboseTranscription(
+        task="translate" if translate else "transcribe",
+        language=finished.language,
+        duration=finished.audio_seconds,
+        text=finished.text,
+        usage=usage,
+        segments=_segments(segments) if "segment" in granularities else msgspec.UNSET,
+        words=_words(segments) if "word" in granularities else msgspec.UNSET,
+    )
+    return msgspec.json.encode(verbose), b"application/json"
+
+
+def subtitles_srt(segments: Sequence[TranscriptSegment]) -> str:
+    """SubRip; cues never overlap and never go back."""
+    return "".join(
+        f"{number}\n{_clock(start, ',')} --> {_clock(end, ',')}\n{text}\n\n"
+        for number, (start, end, text) in enumerate(_cues(segments), 1)
+    )
+
+
+def subtitles_vtt(segments: Sequence[TranscriptSegment]) -> str:
+    """WebVTT; cues never overlap and never go back."""
+    return "WEBVTT\n\n" + "".join(
+        f"{_clock(start, '.')} --> {_clock(end, '.')}\n{text}\n\n"
+        for start, end, text in _cues(segments)
+    )
+
+
+def _cues(segments: Sequence[TranscriptSegment]) -> list[tuple[int, int, str]]:
+    cues = []
+    last_end = 0
+    for segment in segments:
+        start = max(segment.start_ms, last_end)
+        end = max(segment.end_ms, start)
+        # A blank line would end the cue, and an arrow would begin another.
+        text = " ".join(segment.text.split()).replace("-->", "->")
+        if text:
+            cues.append((start, end, text))
+            last_end = end
+    return cues
+
+
+def _clock(milliseconds: int, mark: str) -> str:
+    seconds, rest = divmod(milliseconds, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02d}:{minutes:02d}:{seconds:02d}{mark}{rest:03d}"
+
+
+def _segments(segments: Sequence[TranscriptSegment]) -> list[wire.Segment]:
+    return [
+        wire.Segment(
+            id=index,
+            seek=segment.start_ms // 10,
+            start=segment.start_ms / 1000,
+            end=segment.end_ms / 1000,
+            text=segment.text,
+            tokens=list(segment.token_ids),
+            temperature=segment.temperature,
+            avg_logprob=segment.average_logprob,
+            compression_ratio=segment.compression_ratio,
+            no_speech_prob=segment.no_speech_probability,
+        )
+        for index, segment in enumerate(segments)
+    ]
+
+
+def _words(segments: Sequence[TranscriptSegment]) -> list[wire.Word]:
+    return [
+        wire.Word(word.text.strip(), word.start_ms / 1000, word.end_ms / 1000)
+        for segment in segments
+        for word in segment.words
+    ]

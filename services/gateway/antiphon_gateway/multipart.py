@@ -1,0 +1,150 @@
+"""Multipart forms with one file, parsed as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from antiphon_core.errors import InvalidArgument
+from python_multipart.exceptions import FormParserError, MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+MAX_FIELDS = 128
+MAX_FIELD_BYTES = 64 * 1024
+
+
+@dataclass
+class UploadedFile:
+    """The form's file."""
+
+    name: str
+    content_type: str
+    data: bytearray = field(default_factory=bytearray)
+
+
+@dataclass
+class Form:
+    """Fields in order of arrival, and the file if there was one."""
+
+    fields: dict[str, list[str]] = field(default_factory=dict)
+    file: UploadedFile | None = None
+
+
+async def read_form(
+    chunks: AsyncIterator[bytes], content_type: bytes, file_field: str
+) -> Form:
+    """Parses a multipart/form-data body.
+
+    Args:
+        chunks: the body; its bounds are enforced where it is read.
+        content_type: the request's header.
+        file_field: name of the field that carries the file.
+
+    Raises:
+        InvalidArgument: UNSUPPORTED_MEDIA_TYPE, a malformed body, or too many fields.
+    """
+    media_type, options = parse_options_header(content_type)
+    boundary = options.get(b"boundary")
+    if media_type != b"multipart/form-data" or not boundary:
+        raise InvalidArgument(
+            "the body must be multipart/form-data with a boundary",
+            reason="UNSUPPORTED_MEDIA_TYPE",
+        )
+    collector = _Collector(file_field)
+    try:
+        parser = MultipartParser(boundary, collector.callbacks())
+        async for chunk in chunks:
+            parser.write(chunk)
+        parser.finalize()
+    except (MultipartParseError, FormParserError) as error:
+        raise InvalidArgument(f"the multipart body is malformed: {error}") from None
+    if not collector.is_complete:
+        raise InvalidArgument("the multipart body ends before its closing boundary")
+    return collector.form
+
+
+class _Collector:
+    """Receives the parser's callbacks."""
+
+    def __init__(self, file_field: str) -> None:
+        self.form = Form()
+        self.is_complete = False
+        self._file_field = file_field
+        self._header_name = b""
+        self._header_value = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._name = ""
+        self._target = bytearray()
+        self._is_file = False
+        self._count = 0
+
+    def callbacks(self) -> MultipartCallbacks:
+        """The callbacks by the parser's names."""
+        return {
+            "on_part_begin": self._part_begin,
+            "on_header_field": self._header_field,
+            "on_header_value": self._header_piece,
+            "on_header_end": self._header_end,
+            "on_headers_finished": self._headers_finished,
+            "on_part_data": self._part_data,
+            "on_part_end": self._part_end,
+            "on_end": self._end,
+        }
+
+    def _part_begin(self) -> None:
+        self._headers = {}
+        self._count += 1
+        if self._count > MAX_FIELDS:
+            raise InvalidArgument(f"the form has more than {MAX_FIELDS} fields")
+
+    def _header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header_name += data[start:end]
+
+    def _header_piece(self, data: bytes, start: int, end: int) -> None:
+        self._header_value += data[start:end]
+
+    def _header_end(self) -> None:
+        self._headers[self._header_name.lower()] = self._header_value
+        self._header_name = self._header_value = b""
+
+    def _headers_finished(self) -> None:
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        self._name = options.get(b"name", b"").decode("utf-8", "replace")
+        if not self._name:
+            raise InvalidArgument("a part of the form has no name")
+        self._is_file = self._name == self._file_field and b"filename" in options
+        self._target = bytearray()
+        if self._is_file:
+            if self.form.file is not None:
+                raise InvalidArgument(
+                    f"{self._file_field} was sent twice", field=self._file_field
+                )
+            content_type = self._headers.get(b"content-type", b"").decode("latin-1")
+            name = options[b"filename"].decode("utf-8", "replace")
+            self.form.file = UploadedFile(name, content_type, self._target)
+
+    def _part_data(self, data: bytes, start: int, end: int) -> None:
+        self._target += data[start:end]
+        if not self._is_file and len(self._target) > MAX_FIELD_BYTES:
+            raise InvalidArgument(
+                f"{self._name} has more than {MAX_FIELD_BYTES} bytes",
+                reason="TOO_LARGE",
+                field=self._name,
+            )
+
+    def _part_end(self) -> None:
+        if not self._is_file:
+            try:
+                value = self._target.decode("utf-8")
+            except UnicodeDecodeError:
+                raise InvalidArgument(
+                    f"{self._name} is not valid UTF-8", field=self._name
+                ) from None
+            self.form.fields.setdefault(self._name, []).append(value)
+
+    def _end(self) -> None:
+        self.is_complete = True

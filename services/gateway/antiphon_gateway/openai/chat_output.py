@@ -1,0 +1,301 @@
+"""Wire models of chat completion responses, and the byte templates of their stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from antiphon_gateway.domain import generation
+from antiphon_gateway.openai.common import FinishReasonName, Timing, Usage
+from antiphon_gateway.openai.errors import ErrorBody
+
+encode = msgspec.json.Encoder().encode
+
+
+class TopLogprob(Struct):
+    """An alternative at one position."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct):
+    """A token with its log-probability and alternatives."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(Struct):
+    """Log-probabilities of a choice's content."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class FunctionDelta(Struct, omit_defaults=True):
+    """A piece of a call; the name comes once."""
+
+    name: str | UnsetType = UNSET
+    arguments: str | UnsetType = UNSET
+
+
+class ToolCallDelta(Struct, omit_defaults=True):
+    """A piece of a tool call; id and type come once."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: str | UnsetType = UNSET
+
+
+class Delta(Struct, omit_defaults=True):
+    """What a chunk adds to a message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+
+
+class ChunkChoice(Struct):
+    """The part of a chunk that belongs to one choice."""
+
+    index: int
+    delta: Delta
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: FinishReasonName | None = None
+
+
+class Chunk(Struct):
+    """One event of a chat stream."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChunkChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: Usage | UnsetType | None = UNSET
+    token_count: int | UnsetType = UNSET
+    timing: Timing | UnsetType = UNSET
+
+
+class FunctionCall(Struct):
+    """A call's function."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct):
+    """A whole tool call."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
+class SpokenAnswer(Struct):
+    """The answer as audio."""
+
+    id: str
+    data: str
+    """Base64."""
+    transcript: str
+    expires_at: int
+
+
+class Message(Struct):
+    """The whole answer of one choice."""
+
+    content: str | None
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    audio: SpokenAnswer | UnsetType = UNSET
+
+
+class Choice(Struct):
+    """One answer."""
+
+    index: int
+    message: Message
+    finish_reason: FinishReasonName
+    logprobs: ChoiceLogprobs | None = None
+
+
+class Completion(Struct):
+    """The whole response."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[Choice]
+    usage: Usage
+    object: Literal["chat.completion"] = "chat.completion"
+    timing: Timing | UnsetType = UNSET
+
+
+def logprobs_of(items: Sequence[generation.TokenLogprob]) -> ChoiceLogprobs:
+    """Log-probabilities of tokens; bytes are the token's own, also inside a character."""
+    return ChoiceLogprobs(
+        [
+            TokenLogprob(
+                token=_text(item.token),
+                logprob=item.logprob,
+                bytes=list(item.token),
+                top_logprobs=[
+                    TopLogprob(_text(other.token), other.logprob, list(other.token))
+                    for other in item.alternatives
+                ],
+            )
+            for item in items
+        ]
+    )
+
+
+class ChatFrames:
+    """Builds the events of one stream.
+
+    Text chunks, the hot ones, are byte halves around the escaped text; everything else goes
+    through the generic encoder. Both give the same bytes for the same chunk.
+
+    Args:
+        completion_id: id of every chunk.
+        created: seconds since the epoch.
+        model: model as requested.
+        fingerprint: the engine's.
+        choice_count: number of choices.
+        include_usage: whether chunks have ``usage: null``.
+        include_token_count: whether chunks say how many tokens they cover.
+    """
+
+    def __init__(
+        self,
+        *,
+        completion_id: str,
+        created: int,
+        model: str,
+        fingerprint: str,
+        choice_count: int,
+        include_usage: bool,
+        include_token_count: bool,
+    ) -> None:
+        self._id = completion_id
+        self._created = created
+        self._model = model
+        self._fingerprint = fingerprint
+        self._usage: UnsetType | None = None if include_usage else UNSET
+        self._counts = include_token_count
+        self._halves = [self._split(choice) for choice in range(choice_count)]
+
+    def roles(self) -> bytes:
+        """The first chunk of every choice."""
+        return b"".join(
+            self._frame(ChunkChoice(choice, Delta(role="assistant", content="")))
+            for choice in range(len(self._halves))
+        )
+
+    def delta(self, event: generation.Delta) -> bytes:
+        """The chunk of new output; empty where it has nothing to show."""
+        if event.is_plain:
+            return self.text(event.choice, event.text, event.token_count) if event.text else b""
+        delta = Delta(
+            content=event.text or UNSET,
+            reasoning_content=event.reasoning or UNSET,
+            reasoning=event.reasoning or UNSET,
+            tool_calls=[_tool_call(call) for call in event.tool_calls] or UNSET,
+        )
+        if event.logprobs and delta.content is UNSET and delta.reasoning is UNSET:
+            # Tokens whose text is held back still have log-probabilities.
+            delta.content = ""
+        if delta == Delta():
+            return b""
+        logprobs = logprobs_of(event.logprobs) if event.logprobs else None
+        choice = ChunkChoice(event.choice, delta, logprobs)
+        return self._frame(choice, token_count=event.token_count)
+
+    def text(self, choice: int, text: str, token_count: int) -> bytes:
+        """The chunk of visible text."""
+        before, after = self._halves[choice]
+        if self._counts:
+            after = after[:-3] + b',"token_count":%d}\n\n' % token_count
+        return before + encode(text) + after
+
+    def finish(self, choice: int, reason: FinishReasonName) -> bytes:
+        """The last chunk of one choice."""
+        return self._frame(ChunkChoice(choice, Delta(), finish_reason=reason))
+
+    def usage(self, usage: Usage | None, timing: Timing | None) -> bytes:
+        """The last chunk of a stream that reports usage or timing; it has no choices."""
+        return sse_frame(
+            Chunk(
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                system_fingerprint=self._fingerprint,
+                choices=[],
+                usage=UNSET if usage is None else usage,
+                timing=UNSET if timing is None else timing,
+            )
+        )
+
+    def chunk(self, choice: ChunkChoice, token_count: int = 0) -> Chunk:
+        """A chunk by the generic way."""
+        return Chunk(
+            id=self._id,
+            created=self._created,
+            model=self._model,
+            system_fingerprint=self._fingerprint,
+            choices=[choice],
+            usage=self._usage,
+            token_count=token_count if self._counts else UNSET,
+        )
+
+    def _frame(self, choice: ChunkChoice, token_count: int = 0) -> bytes:
+        return sse_frame(self.chunk(choice, token_count))
+
+    def _split(self, choice: int) -> tuple[bytes, bytes]:
+        chunk = self.chunk(ChunkChoice(choice, Delta(content="\x00")))
+        chunk.token_count = UNSET
+        before, mark, after = sse_frame(chunk).partition(encode("\x00"))
+        assert mark
+        return before, after
+
+
+def sse_frame(value: Struct) -> bytes:
+    """One server-sent event."""
+    return b"data: " + encode(value) + b"\n\n"
+
+
+def error_frame(body: ErrorBody) -> bytes:
+    """The event that ends a stream which failed after its status was sent."""
+    return sse_frame(body)
+
+
+def _tool_call(call: generation.ToolCallDelta) -> ToolCallDelta:
+    first = bool(call.id)
+    return ToolCallDelta(
+        index=call.index,
+        function=FunctionDelta(
+            name=call.name if first else UNSET,
+            arguments=call.arguments if first or call.arguments else UNSET,
+        ),
+        id=call.id if first else UNSET,
+        type="function" if first else UNSET,
+    )
+
+
+def _text(token: bytes) -> str:
+    return token.decode("utf-8", "replace")

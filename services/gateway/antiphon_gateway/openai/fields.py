@@ -1,0 +1,93 @@
+"""Field policies: what each request field of each endpoint does here.
+
+Every field of the official SDK's create parameters has a class; a test fails on one without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class FieldClass(Enum):
+    """What a field does."""
+
+    SERVED = "served"
+    INERT = "inert"
+    """Accepted; has no effect on the output."""
+    REFUSED = "refused"
+    """Would change the output and is not served: 400 unless null or a harmless value."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPolicy:
+    """The class of one field, and the raw JSON values of a refused one that change nothing."""
+
+    kind: FieldClass
+    harmless: tuple[bytes, ...] = ()
+
+
+Policies = Mapping[str, FieldPolicy]
+
+_SERVED = FieldPolicy(FieldClass.SERVED)
+_INERT = FieldPolicy(FieldClass.INERT)
+_REFUSED = FieldPolicy(FieldClass.REFUSED)
+
+
+def _table(served: str, inert: str = "", refused: str = "", **special: FieldPolicy) -> Policies:
+    table = dict.fromkeys(served.split(), _SERVED)
+    table |= dict.fromkeys(inert.split(), _INERT)
+    table |= dict.fromkeys(refused.split(), _REFUSED)
+    return table | special
+
+
+def _refused_unless(*values: bytes) -> FieldPolicy:
+    return FieldPolicy(FieldClass.REFUSED, values)
+
+
+CHAT = _table(
+    served="messages model audio frequency_penalty logit_bias logprobs max_completion_tokens "
+    "max_tokens modalities n parallel_tool_calls presence_penalty reasoning_effort "
+    "response_format seed stop stream stream_options temperature tool_choice tools top_logprobs "
+    "top_p top_k min_p repetition_penalty stop_token_ids min_tokens ignore_eos "
+    "chat_template_kwargs thinking_token_budget continue_final_message lora regex grammar choice "
+    "return_timing",
+    inert="user metadata safety_identifier prompt_cache_key prompt_cache_options "
+    "prompt_cache_retention prediction",
+    refused="function_call functions moderation web_search_options",
+    service_tier=_refused_unless(b'"auto"', b'"default"'),
+    store=_refused_unless(b"false"),
+    verbosity=_refused_unless(b'"medium"'),
+)
+
+COMPLETION = _table(
+    served="model prompt best_of echo frequency_penalty logit_bias logprobs max_tokens n "
+    "presence_penalty seed stop stream stream_options temperature top_p top_k min_p "
+    "repetition_penalty stop_token_ids min_tokens ignore_eos lora regex grammar choice "
+    "prompt_logprobs return_timing",
+    inert="user",
+    refused="suffix",
+)
+
+EMBEDDING = _table(served="input model dimensions encoding_format", inert="user")
+
+SPEECH = _table(
+    served="input model voice instructions response_format speed stream_format language "
+    "sample_rate",
+)
+
+TRANSCRIPTION = _table(
+    served="file model language prompt response_format temperature timestamp_granularities stream",
+    refused="include keywords known_speaker_names known_speaker_references languages",
+    chunking_strategy=_refused_unless(b"auto", b'"auto"'),
+)
+
+TRANSLATION = _table(served="file model prompt response_format temperature")
+
+TOKENIZE = _table(
+    served="model prompt messages tools add_special_tokens chat_template_kwargs "
+    "continue_final_message",
+)
+
+DETOKENIZE = _table(served="model tokens")

@@ -1,0 +1,232 @@
+"""What the generation routes share: admission, streaming and collecting."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from antiphon_core import metrics
+from antiphon_core.errors import AntiphonError, Internal
+from antiphon_core.logs import get_logger
+
+from antiphon_gateway.config import Limits
+from antiphon_gateway.domain.generation import (
+    Accepted,
+    Completed,
+    Delta,
+    Finished,
+    GenerateEvent,
+    TokenLogprob,
+)
+from antiphon_gateway.http import Receive, Scope, read_body
+from antiphon_gateway.openai.chat_output import error_frame
+from antiphon_gateway.openai.common import (
+    FinishReasonName,
+    Timing,
+    Usage,
+    finish_reason_of,
+    timing_of,
+    usage_of,
+)
+from antiphon_gateway.openai.decode import decode_body
+from antiphon_gateway.openai.errors import ErrorBody, error_object
+from antiphon_gateway.openai.fields import Policies
+from antiphon_gateway.sse import DONE, PING, EventWriter, ReadAhead
+
+if TYPE_CHECKING:
+    from antiphon_gateway.app import Gateway
+
+Wire = TypeVar("Wire")
+
+log = get_logger(__name__)
+
+_stream_failures = metrics.counter(
+    "http_stream_failures_total", "Streams that failed after their status was sent", ("reason",)
+)
+
+
+def gateway_of(scope: Scope) -> Gateway:
+    """The application that serves this request."""
+    return scope["app"]
+
+
+async def read_request(
+    scope: Scope, receive: Receive, wire_type: type[Wire], policies: Policies, endpoint: str
+) -> tuple[Wire, list[tuple[bytes, bytes]]]:
+    """Reads and validates a JSON body; see ``decode_body``."""
+    settings = gateway_of(scope).settings
+    limits = settings.limits
+    body = await read_body(scope, receive, limits.json_bytes, limits.body_idle_seconds)
+    return decode_body(
+        body,
+        wire_type,
+        policies,
+        endpoint=endpoint,
+        max_depth=limits.json_depth,
+        strict_fields=settings.strict_fields,
+    )
+
+
+def new_id(prefix: str) -> str:
+    """A fresh object id."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+async def first_event(events: AsyncIterator[GenerateEvent]) -> Accepted:
+    """Waits for the engine's admission, on which the status is committed.
+
+    Raises:
+        AntiphonError: the request was refused.
+    """
+    async for event in events:
+        if isinstance(event, Accepted):
+            return event
+        break
+    raise Internal("the llm service did not begin with its admission")
+
+
+class Frames(Protocol):
+    """The bytes of one endpoint's stream."""
+
+    def delta(self, event: Delta) -> bytes: ...
+
+    def finish(self, choice: int, reason: FinishReasonName) -> bytes: ...
+
+    def usage(self, usage: Usage | None, timing: Timing | None) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """What a stream reports at its end."""
+
+    usage: bool = False
+    timing: bool = False
+
+
+async def stream_generation(
+    writer: EventWriter,
+    events: AsyncIterator[GenerateEvent],
+    frames: Frames,
+    report: StreamReport,
+    limits: Limits,
+) -> None:
+    """Writes a generation as events, ``[DONE]`` last; a failure is an error event and no DONE."""
+    try:
+        async with ReadAhead(events, _size, _merge).running() as ahead:
+            while (batch := await ahead.next_batch(limits.ping_seconds)) is not None:
+                data = b"".join([_frame(event, frames, report) for event in batch])
+                if data or not batch:
+                    await writer.write(data or PING)
+        await writer.write(DONE)
+    except AntiphonError as error:
+        await write_failure(writer, error)
+
+
+async def write_failure(writer: EventWriter, error: AntiphonError) -> None:
+    """Ends a stream whose status is out with an error event."""
+    _stream_failures.labels(error.reason).inc()
+    log.warning("stream_failed", reason=error.reason, message=error.message[:500])
+    await writer.write(error_frame(ErrorBody(error_object(error))))
+
+
+@dataclass
+class CollectedChoice:
+    """Everything that one choice said."""
+
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    calls: dict[int, list[str]] = field(default_factory=dict)
+    """Id, name and joined arguments by index."""
+    finish_reason: FinishReasonName | None = None
+
+    @property
+    def text(self) -> str:
+        """The visible text."""
+        return "".join(self.texts)
+
+    def add(self, delta: Delta) -> None:
+        """Appends new output."""
+        self.texts.append(delta.text)
+        self.reasoning.append(delta.reasoning)
+        self.logprobs.extend(delta.logprobs)
+        for piece in delta.tool_calls:
+            call = self.calls.setdefault(piece.index, ["", "", ""])
+            call[0] = call[0] or piece.id
+            call[1] = call[1] or piece.name
+            call[2] += piece.arguments
+
+
+@dataclass
+class Collected:
+    """A whole generation."""
+
+    choices: list[CollectedChoice]
+    completed: Completed
+
+
+async def collect(events: AsyncIterator[GenerateEvent], choice_count: int) -> Collected:
+    """Waits for the whole generation.
+
+    Raises:
+        AntiphonError: the request or one of its choices failed.
+    """
+    choices = [CollectedChoice() for _ in range(choice_count)]
+    async for event in events:
+        if isinstance(event, Delta):
+            choices[event.choice].add(event)
+        elif isinstance(event, Finished):
+            choices[event.choice].finish_reason = finish_reason_of(event)
+        elif isinstance(event, Completed):
+            return Collected(choices, event)
+    raise Internal("the llm service ended without a result")
+
+
+def finish_of(choice: CollectedChoice) -> FinishReasonName:
+    """The choice's finish reason.
+
+    Raises:
+        Internal: the service never finished it.
+    """
+    if choice.finish_reason is None:
+        raise Internal("the llm service completed without finishing every choice")
+    return choice.finish_reason
+
+
+def now() -> int:
+    """Seconds since the epoch."""
+    return int(time.time())
+
+
+def _frame(event: GenerateEvent, frames: Frames, report: StreamReport) -> bytes:
+    if isinstance(event, Delta):
+        return frames.delta(event)
+    if isinstance(event, Finished):
+        return frames.finish(event.choice, finish_reason_of(event))
+    if isinstance(event, Completed) and (report.usage or report.timing):
+        return frames.usage(
+            usage_of(event.usage) if report.usage else None,
+            timing_of(event.timings) if report.timing else None,
+        )
+    return b""
+
+
+def _size(event: GenerateEvent) -> int:
+    return len(event.text) + 64 if isinstance(event, Delta) else 64
+
+
+def _merge(former: GenerateEvent, event: GenerateEvent) -> bool:
+    if (
+        isinstance(former, Delta)
+        and isinstance(event, Delta)
+        and former.choice == event.choice
+        and former.is_plain
+        and event.is_plain
+    ):
+        former.text += event.text
+        former.token_count += event.token_count
+        return True
+    return False

@@ -1,0 +1,175 @@
+"""POST /v1/audio/speech."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+
+from antiphon_core.errors import AntiphonError, Internal, InvalidArgument
+
+from antiphon_gateway.clients import Backends
+from antiphon_gateway.config import Limits
+from antiphon_gateway.domain.speech import (
+    AudioChunk,
+    AudioFormat,
+    SpeechConfig,
+    SpeechEvent,
+    SpeechFinished,
+    SpeechProgress,
+    SpeechReady,
+)
+from antiphon_gateway.http import Headers, Receive, Scope, Send, cancel_on_disconnect
+from antiphon_gateway.openai.audio import (
+    DurationUsage,
+    SpeechDelta,
+    SpeechDone,
+    SpeechRequest,
+)
+from antiphon_gateway.openai.chat_output import sse_frame
+from antiphon_gateway.openai.fields import SPEECH
+from antiphon_gateway.routes.common import gateway_of, read_request, write_failure
+from antiphon_gateway.sse import PING, EventWriter
+
+_ENCODINGS = {"pcm": "pcm16", "wav": "wav", "mp3": "mp3", "opus": "opus", "flac": "flac"}
+_PCM_SAMPLE_RATE = 24_000
+_MIME_TYPES = {
+    "pcm16": "audio/pcm",
+    "wav": "audio/wav",
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg",
+    "flac": "audio/flac",
+}
+
+
+class Speech:
+    """The route as a bare ASGI application."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gateway = gateway_of(scope)
+        request, headers = await read_request(scope, receive, SpeechRequest, SPEECH, "speech")
+        limits = gateway.settings.limits
+        config = speech_config(request, gateway.backends, limits)
+        writer = EventWriter(send, limits.stalled_reader_seconds)
+        async with (
+            cancel_on_disconnect(receive),
+            gateway.backends.vocoder.stream(config) as stream,
+        ):
+            await stream.send_text(request.input)
+            await stream.end_input()
+            ready, first = await _first_audio(stream)
+            if request.stream_format == "sse":
+                await writer.start(headers)
+                await _write_events(writer, stream, first)
+            else:
+                await send(_audio_head(ready, headers))
+                await _write_audio(writer, stream, first)
+        await writer.end()
+
+
+def speech_config(request: SpeechRequest, backends: Backends, limits: Limits) -> SpeechConfig:
+    """The speech stream that a request asks for.
+
+    Raises:
+        InvalidArgument: empty or overlong input, unserved format, unknown voice.
+        NotFound: unknown model.
+    """
+    if not request.input.strip():
+        raise InvalidArgument("input is empty", field="input")
+    if len(request.input) > limits.speech_characters:
+        raise InvalidArgument(
+            f"input has {len(request.input)} characters; at most {limits.speech_characters} "
+            "are allowed",
+            field="input",
+            metadata={
+                "limit": str(limits.speech_characters),
+                "observed": str(len(request.input)),
+            },
+        )
+    asked = request.response_format or "mp3"
+    encoding = _ENCODINGS.get(asked)
+    if encoding is None:
+        raise InvalidArgument(
+            f"response_format {asked} is not served; allowed: {', '.join(_ENCODINGS)}",
+            field="response_format",
+            allowed=list(_ENCODINGS),
+        )
+    rate = request.sample_rate or (_PCM_SAMPLE_RATE if encoding == "pcm16" else 0)
+    voice = request.voice
+    name = voice.id if voice is not None and not isinstance(voice, str) else voice or ""
+    return SpeechConfig(
+        voice=backends.vocoder.resolve_voice(name),
+        model=backends.vocoder.resolve_model(request.model or ""),
+        output_format=AudioFormat(encoding, rate),
+        speed=request.speed if request.speed is not None else 1.0,
+        language=request.language or "",
+        instructions=request.instructions or "",
+        exact_container=encoding == "wav" and request.stream_format is None,
+        timeout=limits.request_seconds,
+    )
+
+
+async def _first_audio(
+    stream: AsyncIterator[SpeechEvent],
+) -> tuple[SpeechReady, AudioChunk | SpeechFinished]:
+    """Waits for the first audio, on which the status is committed.
+
+    Raises:
+        AntiphonError: no slot, or the voice failed.
+    """
+    ready: SpeechReady | None = None
+    async for event in stream:
+        if isinstance(event, SpeechReady):
+            ready = event
+        elif isinstance(event, AudioChunk | SpeechFinished):
+            if ready is None:
+                break
+            return ready, event
+    raise Internal("the vocoder service sent audio before it was ready")
+
+
+def _audio_head(ready: SpeechReady, headers: Headers) -> dict:
+    mime_type = ready.mime_type or _MIME_TYPES.get(ready.output_format.encoding, "audio/pcm")
+    return {
+        "type": "http.response.start",
+        "status": 200,
+        "headers": [
+            (b"content-type", mime_type.encode()),
+            (b"cache-control", b"no-store"),
+            (b"x-accel-buffering", b"no"),
+            *headers,
+        ],
+    }
+
+
+async def _write_audio(
+    writer: EventWriter, stream: AsyncIterator[SpeechEvent], first: SpeechEvent
+) -> None:
+    """The file as it grows; audio waits in the backend while the reader is slow."""
+    if isinstance(first, AudioChunk):
+        await writer.write(first.data)
+        async for event in stream:
+            if isinstance(event, AudioChunk):
+                await writer.write(event.data)
+
+
+async def _write_events(
+    writer: EventWriter, stream: AsyncIterator[SpeechEvent], first: SpeechEvent
+) -> None:
+    try:
+        await writer.write(_speech_frame(first))
+        if isinstance(first, SpeechFinished):
+            return
+        async for event in stream:
+            frame = _speech_frame(event)
+            if frame:
+                await writer.write(frame)
+    except AntiphonError as error:
+        await write_failure(writer, error)
+
+
+def _speech_frame(event: SpeechEvent) -> bytes:
+    if isinstance(event, AudioChunk):
+        return sse_frame(SpeechDelta(b64encode(event.data).decode()))
+    if isinstance(event, SpeechFinished):
+        return sse_frame(SpeechDone(DurationUsage(round(event.audio_seconds, 3))))
+    return PING if isinstance(event, SpeechProgress) else b""
