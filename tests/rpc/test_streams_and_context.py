@@ -7,9 +7,9 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from antiphon_core import errors
+from antiphon_core import errors, metrics
 from antiphon_core.rpc.context import RequestContext, current, use_context
-from antiphon_core.rpc.streams import messages, open_stream, result
+from antiphon_core.rpc.streams import messages, open_stream, result, write
 from antiphon_core.telemetry import parse_traceparent
 from google.protobuf.wrappers_pb2 import StringValue
 
@@ -136,6 +136,8 @@ async def test_wrong_metadata_is_refused_by_name(bench, name: str, value: str) -
 
 async def test_many_abandoned_streams_leave_no_call_behind(bench) -> None:
     bench.servicer.script = slow
+    method = "/antiphon.test.v1.ScriptService/UnaryStream"
+    internal = metrics.value("grpc_server_handled_total", method=method, code="INTERNAL")
 
     async def abandon(after: int) -> None:
         async with open_stream(bench.stub.unary_stream(REQUEST)) as call:
@@ -147,3 +149,27 @@ async def test_many_abandoned_streams_leave_no_call_behind(bench) -> None:
 
     await asyncio.gather(*(abandon(number % 4) for number in range(100)))
     assert await bench.server.calls.wait_idle(2.0)
+    after = metrics.value("grpc_server_handled_total", method=method, code="INTERNAL")
+    assert after == internal
+
+
+async def test_a_write_to_a_failed_call_raises_its_error(bench) -> None:
+    async def script(text: str) -> str:
+        raise errors.InvalidArgument("bad first message", reason="STREAM_PROTOCOL")
+
+    bench.servicer.script = script
+    with pytest.raises(errors.InvalidArgument) as caught:
+        async with open_stream(bench.stub.stream_stream()) as call, asyncio.timeout(5.0):
+            while True:
+                await write(call, REQUEST)
+                await asyncio.sleep(0.01)
+    assert caught.value.reason == "STREAM_PROTOCOL"
+
+
+async def test_a_write_after_the_end_is_a_typed_error(bench) -> None:
+    async with open_stream(bench.stub.stream_stream()) as call:
+        await write(call, REQUEST)
+        await call.done_writing()
+        assert [message.value async for message in messages(call)] == ["x"]
+        with pytest.raises(errors.FailedPrecondition):
+            await write(call, REQUEST)

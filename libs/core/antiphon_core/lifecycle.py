@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from antiphon_core.errors import Unavailable
-
-BOOT_ID = uuid.uuid4().hex
-"""Identity of this run of the process; a changed id exposes restarts and recycled addresses."""
+from antiphon_core.boot_id import BOOT_ID
+from antiphon_core.errors import FailedPrecondition, Unavailable
 
 _BOOT_RETRY_SECONDS = 1.0
 
@@ -81,6 +78,7 @@ class Lifecycle:
         self._phases: list[PhaseRecord] = []
         self._degraded: dict[str, str] = {}
         self._draining = False
+        self._final = False
         self._refuse_at = 0.0
         self._failure = ""
         self._sequence = 0
@@ -178,12 +176,14 @@ class Lifecycle:
             self._failure = reason
         self._changed()
 
-    def draining(self, refuse_after: float = 0.0) -> None:
+    def draining(self, refuse_after: float = 0.0, *, final: bool = False) -> None:
         """Not ready from now on; new work is refused after so many seconds.
 
-        The delay gives balancers time to notice, so that no caller meets a refusal.
+        The delay gives balancers time to notice, so that no caller meets a refusal. A final
+        drain ends in an exit and cannot be undone.
         """
         with self._lock:
+            self._final = self._final or final
             if self._draining:
                 return
             self._draining = True
@@ -191,8 +191,14 @@ class Lifecycle:
         self._changed()
 
     def undrain(self) -> None:
-        """Takes work again."""
+        """Takes work again.
+
+        Raises:
+            FailedPrecondition: the process is about to exit.
+        """
         with self._lock:
+            if self._final:
+                raise FailedPrecondition("the process is about to exit and takes no more work")
             if not self._draining:
                 return
             self._draining = False

@@ -16,8 +16,8 @@ from typing import Any, TextIO, cast
 import msgspec
 import structlog
 
-from antiphon_core.lifecycle import BOOT_ID
-from antiphon_core.rpc.context import current
+from antiphon_core.boot_id import BOOT_ID
+from antiphon_core.request_context import current
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -106,7 +106,9 @@ def configure_logging(service: str, level: str = "info", console: bool = False) 
     ]
     renderer: list[structlog.types.Processor]
     if console:
-        renderer = [structlog.dev.ConsoleRenderer(timestamp_key="ts")]
+        # The default formatter prints local variables, which hold texts of users.
+        plain = structlog.dev.plain_traceback
+        renderer = [structlog.dev.ConsoleRenderer(timestamp_key="ts", exception_formatter=plain)]
     else:
         renderer = [
             structlog.processors.format_exc_info,

@@ -188,7 +188,7 @@ async def _wind_down(
 ) -> None:
     """Drains the server; a second wish or a failure ends running calls at once."""
     grace = times.drain_grace if wish.grace is None else wish.grace
-    server.lifecycle.draining(refuse_after=times.drain_delay)
+    server.lifecycle.draining(refuse_after=times.drain_delay, final=True)
     log.info("service_draining", running=server.calls.count, grace=grace)
     if orderly and server.lifecycle.is_live:
         with contextlib.suppress(TimeoutError):

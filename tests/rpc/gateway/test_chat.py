@@ -10,6 +10,8 @@ from antiphon_core.errors import InvalidArgument, ResourceExhausted, Unavailable
 from fake_backends import WORDS, LlmScript
 from gateway_bench import GatewayBench, events_of
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 TEXT = "".join(WORDS)
 
 

@@ -195,7 +195,9 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_a_worker_imports_no_grpc() -> None:
-    loaded = modules_after("import antiphon_core.ipc.endpoint")
+    loaded = modules_after(
+        "import antiphon_core.ipc.endpoint, antiphon_core.logs, antiphon_core.metrics"
+    )
     assert not loaded & {"grpc", "torch", "numpy", "pydantic"}
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from antiphon_core.errors import Unavailable
+from antiphon_core.errors import FailedPrecondition, Unavailable
 from antiphon_core.lifecycle import Lifecycle, State
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +64,16 @@ def test_the_failure_reason_tells_boot_from_service() -> None:
     assert refusal(in_service) == "NO_BACKEND"
     assert in_service.reason == "the engine gave up"
     assert not in_service.is_live
+
+
+def test_a_final_drain_cannot_be_undone() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.ready()
+    lifecycle.draining()
+    lifecycle.draining(final=True)
+    with pytest.raises(FailedPrecondition, match="about to exit"):
+        lifecycle.undrain()
+    assert lifecycle.state is State.DRAINING
 
 
 def test_refusals_carry_phase_elapsed_time_and_retry() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
+import time
 
 import pytest
 from antiphon_core import logs, metrics
@@ -177,3 +180,28 @@ def test_spans_cost_nothing_without_an_exporter() -> None:
     header = str(new_traceparent())
     with span("llm.generate", header) as inner:
         assert inner == header
+
+
+def test_a_dead_collector_delays_neither_spans_nor_the_exit(unused_tcp_port: int) -> None:
+    code = f"""
+import time
+from antiphon_core.telemetry import *
+configure_tracing("llm", "http://127.0.0.1:{unused_tcp_port}", sample_ratio=1.0)
+parent = new_traceparent()
+with span("llm.generate", str(parent), {{"tokens": 3}}) as header:
+    child = parse_traceparent(header)
+assert child.trace_id == parent.trace_id and child.span_id != parent.span_id, header
+started = time.monotonic()
+for _ in range(5000):
+    with span("step", header):
+        pass
+flush_tracing(0.2)
+print(time.monotonic() - started)
+"""
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 5.0
+    assert time.monotonic() - started < 15.0

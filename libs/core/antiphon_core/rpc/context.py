@@ -1,17 +1,24 @@
-"""Who asks, under which ids, until when: carried in a context variable and as RPC metadata."""
+"""The request context as RPC metadata."""
 
 from __future__ import annotations
 
 import re
 import time
-import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from antiphon_core.errors import InvalidArgument
-from antiphon_core.telemetry import continue_trace, parse_traceparent
+from antiphon_core.request_context import RequestContext, current, new_request_id, use_context
+from antiphon_core.telemetry import continue_trace
+
+__all__ = [
+    "PRIORITIES",
+    "RequestContext",
+    "current",
+    "from_metadata",
+    "new_request_id",
+    "to_metadata",
+    "use_context",
+]
 
 REQUEST_ID = "x-request-id"
 TRACEPARENT = "traceparent"
@@ -22,52 +29,6 @@ PRIORITIES = ("interactive", "batch")
 
 _REQUEST_ID_FORM = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _TENANT_FORM = re.compile(r"[A-Za-z0-9._-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class RequestContext:
-    """The request that the current task works for. Empty strings where unknown."""
-
-    request_id: str = ""
-    traceparent: str = ""
-    """This process's span; sent on as the parent of the next one."""
-    tenant: str = ""
-    priority: str = "interactive"
-    deadline: float | None = None
-    """time.time() seconds; None without a deadline."""
-
-    @property
-    def trace_id(self) -> str:
-        """32 hex digits, or empty."""
-        parsed = parse_traceparent(self.traceparent) if self.traceparent else None
-        return parsed.trace_id if parsed else ""
-
-    def remaining(self) -> float | None:
-        """Seconds until the deadline, at least 0; None without a deadline."""
-        return None if self.deadline is None else max(0.0, self.deadline - time.time())
-
-
-_current: ContextVar[RequestContext] = ContextVar("request_context", default=RequestContext())  # noqa: B039
-
-
-def current() -> RequestContext:
-    """The current request's context; an empty one outside a request."""
-    return _current.get()
-
-
-@contextmanager
-def use_context(context: RequestContext) -> Iterator[RequestContext]:
-    """Makes the context current inside the block."""
-    token = _current.set(context)
-    try:
-        yield context
-    finally:
-        _current.reset(token)
-
-
-def new_request_id() -> str:
-    """32 hex digits."""
-    return uuid.uuid4().hex
 
 
 def from_metadata(

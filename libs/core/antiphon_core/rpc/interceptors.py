@@ -107,6 +107,10 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
                 except grpc.aio.AbortError:
                     code = _set_code(context)
                     raise
+                except grpc.aio.InternalError as error:
+                    # A write to a client that is gone fails so when it beats the cancellation.
+                    code = grpc.StatusCode.CANCELLED
+                    raise asyncio.CancelledError("the client is gone") from error
                 except asyncio.CancelledError:
                     code = grpc.StatusCode.CANCELLED
                     if not self._tracker.take_end():

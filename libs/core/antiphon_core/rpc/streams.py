@@ -9,11 +9,12 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from antiphon_core.errors import Cancelled
+from antiphon_core.errors import Cancelled, FailedPrecondition
 from antiphon_core.rpc.errors import from_rpc_error
 
 Message = TypeVar("Message")
 MessageCovariant = TypeVar("MessageCovariant", covariant=True)
+MessageContravariant = TypeVar("MessageContravariant", contravariant=True)
 
 
 class Cancellable(Protocol):
@@ -28,6 +29,15 @@ class ResponseStream(Cancellable, Protocol[MessageCovariant]):
     """A call whose responses are a stream."""
 
     def __aiter__(self) -> AsyncIterator[MessageCovariant]: ...
+
+
+class RequestStream(Cancellable, Protocol[MessageContravariant]):
+    """A call whose requests are a stream."""
+
+    async def write(self, request: MessageContravariant) -> None: ...
+    async def code(self) -> grpc.StatusCode: ...
+    async def details(self) -> str: ...
+    async def trailing_metadata(self) -> Any: ...
 
 
 CallType = TypeVar("CallType", bound=Cancellable)
@@ -59,6 +69,28 @@ async def messages(call: ResponseStream[Message]) -> AsyncIterator[Message]:
     with typed_errors(call):
         async for message in call:
             yield message
+
+
+async def write(call: RequestStream[MessageContravariant], message: MessageContravariant) -> None:
+    """Sends one message of a client's stream; waits while flow control asks for it.
+
+    Raises:
+        AntiphonError: the call failed. FailedPrecondition when the peer has ended it in order.
+    """
+    with typed_errors(call):
+        try:
+            await call.write(message)
+        except asyncio.InvalidStateError:
+            # gRPC says only that the call is over; its status says why.
+            code = await call.code()
+            if code is grpc.StatusCode.OK:
+                raise FailedPrecondition("the peer has ended the stream") from None
+            raise grpc.aio.AioRpcError(
+                code,
+                grpc.aio.Metadata(),
+                await call.trailing_metadata(),
+                await call.details(),
+            ) from None
 
 
 async def read_all(call: ResponseStream[Message]) -> list[Message]:
