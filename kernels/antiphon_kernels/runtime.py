@@ -53,10 +53,15 @@ def implementations() -> dict[str, str]:
 
 
 def set_threads(count: int) -> None:
-    """Sets the compute threads of torch and of the native kernels, which share one pool."""
+    """Sets the compute threads of this process.
+
+    With native kernels they have all of them and torch keeps one: its OpenMP workers spin for
+    milliseconds after every parallel operation and would take the cores from the kernels.
+    Without native kernels torch has them all.
+    """
     if count < 1:
         raise ValueError(f"threads must be at least 1, got {count}")
-    torch.set_num_threads(count)
+    torch.set_num_threads(1 if library.native() else count)
     library.set_threads(count)
 
 

@@ -1,8 +1,7 @@
 """Compiles the C++ kernels on first use, once per user, source version and instruction set.
 
 The library is plain C behind ``ctypes``, so it depends on no Python or torch header and a
-build takes seconds. It links against the OpenMP runtime that torch has loaded: two runtimes
-in one process would each keep a pool of threads and fight for the cores.
+build takes seconds. It has threads of its own and needs no OpenMP.
 """
 
 from __future__ import annotations
@@ -17,8 +16,6 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
-
 SOURCES = Path(__file__).parent / "src"
 COMPILERS = ("g++", "clang++", "c++")
 COMMON_FLAGS = (
@@ -26,7 +23,7 @@ COMMON_FLAGS = (
     "-O3",
     "-fPIC",
     "-fvisibility=hidden",
-    "-fopenmp",
+    "-pthread",
     "-ffp-contract=off",
     "-fno-math-errno",
 )
@@ -90,10 +87,8 @@ def _build(compiler: str, isa: str, target: Path) -> None:
                 for unit, out in zip(units, objects, strict=True)
             ]
             list(pool.map(_run, commands))
-        runtime = _openmp_runtime()
-        openmp = [str(runtime)] if runtime else ["-fopenmp"]
         library = Path(scratch) / target.name
-        _run([compiler, "-shared", *map(str, objects), *openmp, "-o", str(library)])
+        _run([compiler, "-shared", "-pthread", *map(str, objects), "-o", str(library)])
         library.replace(target)
 
 
@@ -110,21 +105,12 @@ def _run(command: list[str]) -> None:
         raise BuildError(f"the C++ compiler failed: {fault}")
 
 
-def _openmp_runtime() -> Path | None:
-    """The libgomp that comes with torch, which this process has loaded already."""
-    package = Path(torch.__file__).parent
-    folders = (package / "lib", package.parent / "torch.libs")
-    found = (path for folder in folders for path in sorted(folder.glob("libgomp*.so*")))
-    return next(found, None)
-
-
 def _fingerprint(isa: str) -> str:
     """Everything that shapes the binary but the compiler, which an image need not keep."""
-    runtime = _openmp_runtime()
     digest = hashlib.sha256()
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    flags = (*COMMON_FLAGS, *ISA_FLAGS[isa], platform.machine(), runtime.name if runtime else "")
+    flags = (*COMMON_FLAGS, *ISA_FLAGS[isa], platform.machine())
     digest.update("\0".join(flags).encode())
     return digest.hexdigest()[:16]
 

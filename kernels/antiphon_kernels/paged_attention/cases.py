@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -45,7 +46,7 @@ class Batch:
     q: torch.Tensor
     k_cache: torch.Tensor
     v_cache: torch.Tensor
-    metadata: dict[str, torch.Tensor | int | float]
+    metadata: dict[str, Any]
 
 
 def build(case: Case, seed: int = 0) -> Batch:

@@ -24,14 +24,36 @@ SHAPES = (Shape(96, 256), Shape(33, 512), Shape(1, 256), Shape(200, 1280))
 FLOAT_SHAPES = (Shape(64, 64), Shape(31, 37), Shape(1, 1), Shape(130, 333))
 ROW_COUNTS = (1, 2, 3, 5, 7, 8, 16, 64, 513)
 
+
+@dataclass(frozen=True)
+class ModelShape:
+    """One projection of a model and how many layers have it in this format."""
+
+    name: str
+    kind: str
+    shape: Shape
+    layers: int = 1
+
+
 SMOLLM2 = (
-    ("qkv", "Q4_1", Shape(960, 576), 30),
-    ("o", "Q4_1", Shape(576, 576), 30),
-    ("gate_up", "Q4_1", Shape(3072, 576), 30),
-    ("down", "Q4_1", Shape(576, 1536), 30),
-    ("lm_head", "Q8_0", Shape(49152, 576), 1),
+    ModelShape("qkv", "Q4_1", Shape(960, 576), 30),
+    ModelShape("o", "Q4_1", Shape(576, 576), 30),
+    ModelShape("gate_up", "Q4_1", Shape(3072, 576), 30),
+    ModelShape("down", "Q4_1", Shape(576, 1536), 30),
+    ModelShape("lm_head", "Q8_0", Shape(49152, 576)),
 )
-"""(name, format, shape, layers) of SmolLM2-135M-Instruct Q4_1."""
+"""SmolLM2-135M-Instruct Q4_1."""
+GEMMA3_270M = (
+    ModelShape("qk", "Q5_0", Shape(1280, 640), 18),
+    ModelShape("v", "Q8_0", Shape(256, 640), 9),
+    ModelShape("v", "Q5_0", Shape(256, 640), 9),
+    ModelShape("o", "Q4_K", Shape(640, 1024), 18),
+    ModelShape("gate_up", "Q5_0", Shape(4096, 640), 18),
+    ModelShape("down", "Q6_K", Shape(640, 2048), 9),
+    ModelShape("down", "Q4_K", Shape(640, 2048), 9),
+    ModelShape("lm_head", "Q8_0", Shape(262144, 640)),
+)
+"""Gemma 3 270M Q4_K_M; its rows of 640 are no multiple of 256, hence the mix."""
 
 
 def random_blocks(

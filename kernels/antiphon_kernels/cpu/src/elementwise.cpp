@@ -1,6 +1,7 @@
 // Row-wise operations: RMS normalisation, rotary embedding, gated activations, cache store.
 #include <cmath>
 
+#include "pool.h"
 #include "simd.h"
 
 namespace antiphon {
@@ -86,11 +87,11 @@ ANTIPHON_EXPORT void antiphon_rms_norm(const float* x, int64_t x_row, int64_t x_
                                   int64_t out_row, int64_t out_head, int64_t rows, int64_t heads,
                                   int64_t dim, int threads) {
   const int team = team_for(rows * heads * dim, threads);
-#pragma omp parallel for schedule(static) num_threads(team) if (team > 1)
-  for (int64_t row = 0; row < rows; ++row)
+  parallel_for(team, rows, [=](int64_t row) {
     for (int64_t head = 0; head < heads; ++head)
       normalise(x + row * x_row + head * x_head, weight, eps, offset,
                 out + row * out_row + head * out_head, dim);
+  });
 }
 
 ANTIPHON_EXPORT void antiphon_add_rms_norm(const float* x, int64_t x_row, const float* residual,
@@ -98,14 +99,13 @@ ANTIPHON_EXPORT void antiphon_add_rms_norm(const float* x, int64_t x_row, const 
                                       float offset, float* normed, float* total, int64_t rows,
                                       int64_t dim, int threads) {
   const int team = team_for(rows * dim, threads);
-#pragma omp parallel for schedule(static) num_threads(team) if (team > 1)
-  for (int64_t row = 0; row < rows; ++row) {
+  parallel_for(team, rows, [=](int64_t row) {
     const float* a = x + row * x_row;
     const float* b = residual + row * residual_row;
     float* sum = total + row * dim;
     for (int64_t d = 0; d < dim; ++d) sum[d] = a[d] + b[d];
     normalise(sum, weight, eps, offset, normed + row * dim, dim);
-  }
+  });
 }
 
 // Returns 0, or 1 for a position outside the tables, before anything is rotated.
@@ -116,15 +116,14 @@ ANTIPHON_EXPORT int antiphon_rope(float* q, int64_t q_row, int64_t q_head, int64
   for (int64_t row = 0; row < rows; ++row)
     if (positions[row] < 0 || positions[row] >= table_rows) return 1;
   const int team = team_for(rows * (q_heads + k_heads) * half * 2, threads);
-#pragma omp parallel for schedule(static) num_threads(team) if (team > 1)
-  for (int64_t row = 0; row < rows; ++row) {
+  parallel_for(team, rows, [=](int64_t row) {
     const float* c = cos + positions[row] * half;
     const float* s = sin + positions[row] * half;
     for (int64_t head = 0; head < q_heads; ++head)
       rotate(q + row * q_row + head * q_head, c, s, half);
     for (int64_t head = 0; head < k_heads; ++head)
       rotate(k + row * k_row + head * k_head, c, s, half);
-  }
+  });
   return 0;
 }
 
@@ -133,8 +132,7 @@ ANTIPHON_EXPORT void antiphon_gated_activation(const float* gate, int64_t gate_r
                                           int64_t out_row_stride, int64_t rows, int64_t dim,
                                           int gelu, int threads) {
   const int team = team_for(rows * dim, threads);
-#pragma omp parallel for schedule(static) num_threads(team) if (team > 1)
-  for (int64_t row = 0; row < rows; ++row) {
+  parallel_for(team, rows, [=](int64_t row) {
     const float* g = gate + row * gate_row_stride;
     const float* u = up + row * up_row_stride;
     float* to = out + row * out_row_stride;
@@ -142,7 +140,7 @@ ANTIPHON_EXPORT void antiphon_gated_activation(const float* gate, int64_t gate_r
       gate_row<true>(g, u, to, dim);
     else
       gate_row<false>(g, u, to, dim);
-  }
+  });
 }
 
 // Copies heads x dim floats of every row to its slot. Returns 0, or 1 for a slot outside the

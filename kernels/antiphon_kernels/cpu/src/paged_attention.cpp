@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention_block.h"
+#include "pool.h"
 
 namespace antiphon {
 namespace {
@@ -95,14 +96,12 @@ void merge_rows(const State& total, const State& part, int64_t rows, int64_t dim
 
 // Items that cover a whole tile: splits follow each other and the output is written at once.
 void run_tiles(const Attention& call, const std::vector<Item>& items, int64_t rows, int team) {
-#pragma omp parallel num_threads(team) if (team > 1)
-  {
+  in_team(team, static_cast<int64_t>(items.size()), 1, [&](Cursor& cursor) {
     Workspace work(rows, call.dim);
     std::unique_ptr<float[]> memory(new float[Workspace::state_size(rows, call.dim)]);
     State total = State::at(memory.get(), rows);
-#pragma omp for schedule(dynamic, 1)
-    for (size_t i = 0; i < items.size(); ++i) {
-      const Item& item = items[i];
+    for (int64_t i, end; cursor.take(i, end);) {
+      const Item& item = items[static_cast<size_t>(i)];
       const int64_t used = item.tile->queries * call.group;
       load_queries(call, *item.tile, item.kv_head, work.queries);
       clear(total, used, call.dim);
@@ -112,7 +111,7 @@ void run_tiles(const Attention& call, const std::vector<Item>& items, int64_t ro
       }
       write_output(call, *item.tile, item.kv_head, total);
     }
-  }
+  });
 }
 
 // Few tiles with long contexts: every split is an item, and a second pass merges them in order.
@@ -123,17 +122,15 @@ void run_splits(const Attention& call, const std::vector<Item>& items, int64_t r
       splits.push_back({item.tile, item.kv_head, split, split + 1});
   const int64_t size = Workspace::state_size(rows, call.dim);
   std::unique_ptr<float[]> memory(new float[(splits.size() + 1) * static_cast<size_t>(size)]);
-#pragma omp parallel num_threads(team) if (team > 1)
-  {
+  in_team(team, static_cast<int64_t>(splits.size()), 1, [&](Cursor& cursor) {
     Workspace work(rows, call.dim);
-#pragma omp for schedule(dynamic, 1)
-    for (size_t i = 0; i < splits.size(); ++i) {
-      const Item& item = splits[i];
-      State part = State::at(memory.get() + static_cast<int64_t>(i) * size, rows);
+    for (int64_t i, end; cursor.take(i, end);) {
+      const Item& item = splits[static_cast<size_t>(i)];
+      State part = State::at(memory.get() + i * size, rows);
       load_queries(call, *item.tile, item.kv_head, work.queries);
       attend_split(call, *item.tile, item.kv_head, item.begin, work, part);
     }
-  }
+  });
   int64_t next = 0;
   State total = State::at(memory.get() + static_cast<int64_t>(splits.size()) * size, rows);
   for (const Item& item : items) {

@@ -3,6 +3,7 @@
 
 #include "formats.h"
 #include "panel.h"
+#include "pool.h"
 
 namespace antiphon {
 namespace {
@@ -97,15 +98,13 @@ ANTIPHON_EXPORT int antiphon_quant_linear(const Weight* weight, const float* x, 
   const int64_t panels = (weight->rows + kPanel - 1) / kPanel;
   const int64_t work = panels * kPanel * weight->columns * rows;
   const int team = work < 64 * 1024 || panels < 2 ? 1 : threads;
-  const int64_t chunk = panels / (team * 8) + 1;
   const bool known = with_decoder(weight->format, [&]<typename Decoder>() {
-#pragma omp parallel for schedule(dynamic, chunk) num_threads(team) if (team > 1)
-    for (int64_t panel = 0; panel < panels; ++panel) {
-      if (rows == 1)
+    parallel_for(team, panels, [&call](int64_t panel) {
+      if (call.rows == 1)
         single_row<Decoder>(call, panel);
       else
         many_rows<Decoder>(call, panel);
-    }
+    });
   });
   return known ? 0 : 1;
 }
@@ -118,13 +117,12 @@ ANTIPHON_EXPORT int antiphon_gather_rows(const Weight* weight, const int64_t* id
     if (ids[m] < 0 || ids[m] >= weight->rows) return 2;
   const int team = count < 4 ? 1 : threads;
   const bool known = with_decoder(weight->format, [&]<typename Decoder>() {
-#pragma omp parallel for schedule(static) num_threads(team) if (team > 1)
-    for (int64_t m = 0; m < count; ++m) {
+    parallel_for(team, count, [=](int64_t m) {
       const Decoder decoder(*weight, ids[m] / kPanel);
       const int lane = static_cast<int>(ids[m] % kPanel);
       for (int64_t k = 0; k < weight->columns; ++k)
         out[m * weight->columns + k] = decoder.at(k, lane);
-    }
+    });
   });
   return known ? 0 : 1;
 }
