@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -180,22 +180,29 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     prompt: dict[str, Any] | None = None
     tracing: Any = None
 
-    def __post_init__(self) -> None:
-        check_modalities(self.output_modalities)
-        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.name not in {
-            tool.name for tool in self.tools
-        }:
-            raise ValueError(f"tool_choice names {self.tool_choice.name!r}, which is not in tools")
 
+def check_consistency(config: SessionConfig, path: str) -> None:
+    """Refuses values that do not fit together.
 
-def check_modalities(modalities: Sequence[str]) -> None:
-    """Refuses what is neither audio (with its transcript) nor text.
+    Args:
+        path: where the values stand in the event, such as ``session``.
 
     Raises:
-        ValueError: naming the allowed values.
+        ProtocolError: naming the field and the allowed values.
     """
-    if list(modalities) not in (["audio"], ["text"]):
-        raise ValueError('output_modalities must be ["audio"] or ["text"]')
+    if config.output_modalities not in (["audio"], ["text"]):
+        raise ProtocolError(
+            f'{path}.output_modalities must be ["audio"] or ["text"]',
+            param=f"{path}.output_modalities",
+        )
+    choice = config.tool_choice
+    names = [tool.name for tool in config.tools]
+    if isinstance(choice, NamedTool) and choice.name not in names:
+        raise ProtocolError(
+            f"{path}.tool_choice names {choice.name!r}, which is not in tools: "
+            f"{', '.join(names) or 'none'}",
+            param=f"{path}.tool_choice",
+        )
 
 
 def default_config(settings: RealtimeSettings, model: str) -> SessionConfig:
@@ -249,6 +256,7 @@ def merge(
     tree["model"] = current.model
     _name_voice(tree)
     merged = codec.convert(tree, SessionConfig, "session")
+    check_consistency(merged, "session")
     return _without_inert(merged)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from antiphon_gateway.realtime.config import WireFormat, sample_bytes, sample_rate
 
-TRIM_MARGIN_MS = 2000
-"""Quiet audio kept beyond the padding: the detector reports a start this much later at most."""
+TRIM_MARGIN_MS = 10_000
+"""Quiet audio kept beyond the padding: a start that is reported later has lost its beginning."""
 
 
 class InputBuffer:

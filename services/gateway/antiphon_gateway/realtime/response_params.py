@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -27,7 +27,7 @@ from antiphon_gateway.realtime.config import (
     ToolChoice,
     WireFormat,
     backend_format,
-    check_modalities,
+    check_consistency,
 )
 from antiphon_gateway.realtime.conversation import Conversation, Entry
 from antiphon_gateway.realtime.errors import ProtocolError
@@ -62,7 +62,7 @@ class ResponseParams(Struct, frozen=True, forbid_unknown_fields=True):
     conversation: str | None = None
     input: list[InputEntry] | None = None
     instructions: str | None = None
-    output_modalities: list[str] | None = None
+    output_modalities: list[Literal["text", "audio"]] | None = None
     audio: AudioChange | None = None
     tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
     tool_choice: ToolChoice | None = None
@@ -96,11 +96,6 @@ def parse(raw: dict[str, Any] | None) -> ResponseParams:
         raise ProtocolError(
             "response.conversation must be 'auto' or 'none'", param="response.conversation"
         )
-    if params.output_modalities is not None:
-        try:
-            check_modalities(params.output_modalities)
-        except ValueError as error:
-            raise ProtocolError(str(error), param="response.output_modalities") from None
     return params
 
 
@@ -131,14 +126,9 @@ def snapshot(config: SessionConfig, params: ResponseParams) -> SessionConfig:
             )
         output = replace(output, format=change.format or output.format, voice=voice or output.voice)
         changes["audio"] = replace(config.audio, output=output)
-    tools = {tool.name for tool in changes.get("tools", config.tools)}
-    choice = changes.get("tool_choice", config.tool_choice)
-    if isinstance(choice, NamedTool) and choice.name not in tools:
-        raise ProtocolError(
-            f"response.tool_choice names {choice.name!r}, which is not in tools",
-            param="response.tool_choice",
-        )
-    return replace(config, **changes)
+    merged = replace(config, **changes)
+    check_consistency(merged, "response")
+    return merged
 
 
 def input_entries(params: ResponseParams, conversation: Conversation) -> list[Entry]:

@@ -82,7 +82,7 @@ def speech_began(state: SessionState, heard: inputs.SpeechBegan) -> None:
     state.recognizer_failures = 0
     if state.turn is not None:
         return
-    start_ms = max(state.epoch_start_ms + heard.at_ms, state.buffer.start_ms)
+    start_ms = state.epoch_start_ms + heard.at_ms
     state.turn = OpenTurn(state.new_id("item"), start_ms)
     state.send(events.SpeechStarted(audio_start_ms=start_ms, item_id=state.turn.item_id))
     if detection.interrupt_response and state.active is not None:
@@ -101,6 +101,7 @@ def speech_ended(state: SessionState, heard: inputs.SpeechEnded) -> None:
     audio = state.buffer.take(turn.start_ms, end_ms)
     pending = PendingTranscript(turn.pieces, heard.utterance)
     entry = _commit_item(state, turn.item_id, audio, pending)
+    entry.audio_seconds = (end_ms - turn.start_ms) / 1000
     state.utterances[heard.utterance] = turn.item_id
     if detection.create_response:
         responses.answer_turn(state, entry.id, interrupts=detection.interrupt_response)
