@@ -1,0 +1,141 @@
+"""Settings of the llm service: what the model is, how the engine runs, where it listens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from antiphon_core.config import Settings, setting
+from pydantic import model_validator
+
+from antiphon_llm.messages import EngineConfig
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+class LlmSettings(Settings):
+    """The section ``[llm]``. 0 means "by device": see ``resolved``."""
+
+    model: str = setting(
+        DEFAULT_MODEL,
+        doc="smollm2-135m-instruct, gemma-3-270m, a .gguf file, a checkpoint directory or a hub id",
+        min_length=1,
+    )
+    served_name: str = setting("", doc="name of the model for callers; empty takes the model's own")
+    aliases: list[str] = setting(
+        default_factory=list, doc="further names that resolve to the model"
+    )
+    chat_template: Path | None = setting(
+        None, doc="file with a Jinja chat template, in place of the model's own"
+    )
+    bind: str = setting("127.0.0.1:8082", doc="host:port or unix:path that serves gRPC")
+    cache_dir: Path = setting(
+        Path("~/.cache/antiphon"), doc="directory for assembled and downloaded models"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", doc="lowest level that is logged"
+    )
+    log_console: bool = setting(False, doc="log lines for people in place of JSON")
+    supervised: bool = setting(False, doc="whether something starts this process again")
+    otlp_endpoint: str = setting("", doc="OTLP collector, http://host:port; empty exports nothing")
+
+    default_deadline_s: float = setting(
+        600.0, doc="seconds that a request without a deadline may take", gt=0
+    )
+    max_output: int = setting(
+        0, doc="output tokens of a request that names no bound; 0 leaves the context's", ge=0
+    )
+    drain_grace_s: float = setting(60.0, doc="seconds that running requests get at a stop", ge=0)
+    drain_delay_s: float = setting(
+        0.0, doc="seconds between not ready and refusing; 5 behind a balancer", ge=0
+    )
+    restart_limit: int = setting(3, doc="restarts of the engine within ten minutes", ge=0)
+
+    device: Literal["cpu", "cuda"] = setting("cpu", doc="compute device of the engine")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
+        "auto", doc="dtype of activations"
+    )
+    threads: int = setting(0, doc="compute threads on CPU; 0 takes all allowed cores", ge=0)
+    max_rows: int = setting(0, doc="sequences in one step; 0 is 64 on GPU, 8 on CPU", ge=0, le=1024)
+    step_tokens: int = setting(
+        0, doc="tokens of one step; 0 is 4096 on GPU, 512 on CPU", ge=0, le=1_048_576
+    )
+    prefill_chunk: int = setting(
+        0, doc="prompt tokens of one sequence in a step; 0 is 2048 on GPU, 256 on CPU", ge=0
+    )
+    entry_tokens: int = setting(16, doc="tokens of one KV entry", ge=1, le=1024)
+    context_limit: int = setting(0, doc="prompt plus output in tokens; 0 is the model's", ge=0)
+    kv_entries: int = setting(0, doc="entries of the KV pool; 0 sizes it from memory", ge=0)
+    memory_share: float = setting(0.9, doc="share of free memory that the engine may take")
+    queue_limit: int = setting(0, doc="sequences that may wait; 0 is 8 times max_rows", ge=0)
+    overlap_depth: int = setting(0, doc="steps in flight beside the running one")
+    upload_mode: Literal["auto", "packed", "direct"] = setting(
+        "auto", doc="how step data reaches a GPU; on CPU there is nothing to upload"
+    )
+    graphs: Literal["auto", "on", "off"] = setting(
+        "auto", doc="graph capture; on CPU the engine is eager by declaration"
+    )
+    graph_rows_max: int = setting(0, doc="largest captured row count; 0 captures none", ge=0)
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        """What configuration alone can refute is refused here, before any model is touched."""
+        if not 0.0 < self.memory_share <= 1.0:
+            raise ValueError(f"memory_share is {self.memory_share:g}, allowed is above 0 to 1")
+        if self.prefill_chunk and self.prefill_chunk > self.resolved("step_tokens"):
+            raise ValueError(
+                f"prefill_chunk {self.prefill_chunk} is larger than step_tokens "
+                f"{self.resolved('step_tokens')}"
+            )
+        if self.step_tokens and self.step_tokens < self.resolved("max_rows"):
+            raise ValueError(
+                f"step_tokens {self.step_tokens} is smaller than max_rows "
+                f"{self.resolved('max_rows')}: a step could not hold one token of each row"
+            )
+        if self.overlap_depth != 0:
+            raise ValueError(
+                f"overlap_depth is {self.overlap_depth}; this build serves 0 (no overlap)"
+            )
+        if self.upload_mode != "auto" and self.device == "cpu":
+            raise ValueError(
+                f"upload_mode {self.upload_mode} has no meaning on cpu, where uploads are views; "
+                "leave it at auto"
+            )
+        if self.graphs == "on" or self.graph_rows_max:
+            name = "graphs on" if self.graphs == "on" else f"graph_rows_max {self.graph_rows_max}"
+            raise ValueError(
+                f"{name} is not served: the engine is eager by declaration; use graphs off"
+            )
+        return self
+
+    def resolved(self, name: str) -> int:
+        """The governing value of a setting whose 0 means "by device"."""
+        value = int(getattr(self, name))
+        if value:
+            return value
+        if name == "queue_limit":
+            return 8 * self.resolved("max_rows")
+        on_gpu, on_cpu = _BY_DEVICE[name]
+        default = on_gpu if self.device == "cuda" else on_cpu
+        return min(default, self.resolved("step_tokens")) if name == "prefill_chunk" else default
+
+    def engine_config(self, model_path: Path) -> EngineConfig:
+        """What the engine process gets."""
+        return EngineConfig(
+            model_path=str(model_path),
+            device=self.device,
+            dtype=self.dtype,
+            max_rows=self.resolved("max_rows"),
+            step_tokens=self.resolved("step_tokens"),
+            prefill_chunk=self.resolved("prefill_chunk"),
+            entry_tokens=self.entry_tokens,
+            context_limit=self.context_limit,
+            kv_entries=self.kv_entries,
+            memory_share=self.memory_share,
+            queue_limit=self.resolved("queue_limit"),
+            threads=self.threads,
+        )
+
+
+_BY_DEVICE = {"max_rows": (64, 8), "step_tokens": (4096, 512), "prefill_chunk": (2048, 256)}
+"""GPU and CPU."""

@@ -1,0 +1,1 @@
+"""The text side of the llm service: asyncio, no torch."""

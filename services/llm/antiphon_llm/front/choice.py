@@ -1,0 +1,118 @@
+"""One choice of a request: its tokens become text, up to its stop string."""
+
+from __future__ import annotations
+
+from antiphon_llm.front.detokenizer import Detokenizer
+from antiphon_llm.front.events import Delta, TokenAlternative, TokenLogprob
+from antiphon_llm.front.requests import OutputOptions, StopOptions
+from antiphon_llm.front.stops import StopScanner
+from antiphon_llm.front.tokenizer import Tokenizer
+from antiphon_llm.messages import TopLogprobs
+
+
+class Choice:
+    """Collects output until the reader takes it, so that a slow reader gets larger pieces.
+
+    The token that ends an output is counted but not shown.
+    """
+
+    __slots__ = (
+        "_count",
+        "_detokenizer",
+        "_ids",
+        "_logprobs",
+        "_stops",
+        "_text",
+        "_tokenizer",
+        "_wants_ids",
+        "_wants_logprobs",
+        "index",
+        "output_tokens",
+        "reason",
+        "stop_token_id",
+    )
+
+    def __init__(
+        self, index: int, tokenizer: Tokenizer, stop: StopOptions, output: OutputOptions
+    ) -> None:
+        self.index = index
+        self.output_tokens = 0
+        self.reason = ""
+        """Why it ended; empty while it runs."""
+        self.stop_token_id = -1
+        self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopScanner(stop.strings, include_stop=stop.include_stop)
+        self._wants_ids = output.token_ids
+        self._wants_logprobs = output.logprobs is not None
+        self._text: list[str] = []
+        self._count = 0
+        self._ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+
+    @property
+    def stop_string(self) -> str:
+        """The stop string that matched, or empty."""
+        return self._stops.matched or ""
+
+    def push(self, token_id: int, logprob: float, top: TopLogprobs | None) -> bool:
+        """Takes one drawn token; True when it completed a stop string."""
+        self.output_tokens += 1
+        self._count += 1
+        if self._wants_ids:
+            self._ids.append(token_id)
+        if self._wants_logprobs:
+            self._logprobs.append(token_logprob(self._tokenizer, token_id, logprob, top))
+        text = self._stops.push(self._detokenizer.push(token_id))
+        if text:
+            self._text.append(text)
+        return self._stops.matched is not None
+
+    def count_stop_token(self, token_id: int) -> None:
+        """The token that ended the output."""
+        self.output_tokens += 1
+        self.stop_token_id = token_id
+
+    def finish(self, reason: str) -> None:
+        """Ends the choice and releases held text; a pending stop string decides the reason."""
+        if self.reason:
+            return
+        tail = self._stops.push(self._detokenizer.finish()) + self._stops.finish()
+        if tail:
+            self._text.append(tail)
+        self.reason = "stop" if self._stops.matched is not None else reason
+
+    def take(self) -> Delta | None:
+        """What came since the last call; without new text only at the end."""
+        if not self._text and not (self.reason and self._count):
+            return None
+        delta = Delta(self.index, "".join(self._text), self._count, self._ids, self._logprobs)
+        self._text, self._count, self._ids, self._logprobs = [], 0, [], []
+        return delta
+
+
+def token_logprob(
+    tokenizer: Tokenizer, token_id: int, logprob: float, top: TopLogprobs | None
+) -> TokenLogprob:
+    """A token with its log-probability and alternatives, bytes filled in."""
+    if top is None:
+        return TokenLogprob(token_id, tokenizer.token_bytes(token_id), logprob)
+    alternatives = [
+        TokenAlternative(other, tokenizer.token_bytes(other), value)
+        for other, value in zip(top.token_ids, top.logprobs, strict=True)
+    ]
+    return TokenLogprob(token_id, tokenizer.token_bytes(token_id), logprob, alternatives)
+
+
+def prompt_token_logprobs(
+    tokenizer: Tokenizer, prompt_ids: list[int], scored: list[TopLogprobs | None]
+) -> list[TokenLogprob]:
+    """One item per prompt token. In ``scored`` the prompt's own token stands first."""
+    items = []
+    for token_id, top in zip(prompt_ids, scored, strict=True):
+        if top is None:
+            items.append(TokenLogprob(token_id, tokenizer.token_bytes(token_id), 0.0))
+            continue
+        others = TopLogprobs(top.token_ids[1:], top.logprobs[1:])
+        items.append(token_logprob(tokenizer, token_id, top.logprobs[0], others))
+    return items

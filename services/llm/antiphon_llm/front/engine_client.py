@@ -1,0 +1,397 @@
+"""The front's side of the engine process: routes its messages, caches its gauges, outlives it.
+
+Everything runs on the event loop. No probe or admission asks the engine: they read what it
+last reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from antiphon_core.errors import AntiphonError, FailedPrecondition, ResourceExhausted
+from antiphon_core.ipc.worker import Worker, WorkerExit
+from antiphon_core.lifecycle import Lifecycle
+from antiphon_core.logs import get_logger
+
+from antiphon_llm.front.engine_errors import engine_error, worker_died
+from antiphon_llm.front.engine_metrics import EngineMetrics
+from antiphon_llm.front.generation import Generation
+from antiphon_llm.messages import (
+    BootPhase,
+    Cancel,
+    Embedding,
+    EmbedSubmit,
+    Fault,
+    Gauges,
+    Hello,
+    Sampling,
+    StepOutputs,
+    Submit,
+)
+
+KV_DOOR = 0.9
+"""Share of the KV pool whose holding closes the door to new work."""
+_STALL_DEGRADED_SECONDS = 10.0
+_STALL_FAILED_SECONDS = 30.0
+_WATCH_SECONDS = 1.0
+_PROBE_ID = "readiness"
+
+log = get_logger("engine")
+
+WorkerFactory = Callable[[Callable[[object], None], Callable[[WorkerExit], None]], Worker]
+"""Makes the worker from ``on_message`` and ``on_exit``; its first message is Boot."""
+
+
+class HelloCheck(Protocol):
+    """Compares the built model with what the front knows of it."""
+
+    def __call__(self, hello: Hello) -> None:
+        """Raises AntiphonError where they contradict."""
+        ...
+
+
+class EngineClient:
+    """Owns the engine's worker and the table of live sequences.
+
+    Args:
+        make_worker: builds the worker process, or a test's stand-in.
+        lifecycle: phases during boot and restart; failed when the restart budget is spent.
+        queue_limit: sequences that may wait for a row.
+        check_hello: refuses an engine that does not fit the front's tokenizer.
+    """
+
+    def __init__(
+        self,
+        make_worker: WorkerFactory,
+        lifecycle: Lifecycle,
+        *,
+        queue_limit: int,
+        check_hello: HelloCheck,
+    ) -> None:
+        self._worker = make_worker(self._on_message, self._on_exit)
+        self._lifecycle = lifecycle
+        self._queue_limit = queue_limit
+        self._check_hello = check_hello
+        self._metrics = EngineMetrics()
+        self._sequences: dict[str, tuple[Generation, int]] = {}
+        self._names: dict[Generation, list[str]] = {}
+        self._unadmitted: set[str] = set()
+        self._embeddings: dict[str, asyncio.Future[list[float]]] = {}
+        self._serial = 0
+        self._service_seconds = 1.0
+        self._first_ready: asyncio.Future[Hello] | None = None
+        self._heard = time.monotonic()
+        self._watcher: asyncio.Task[None] | None = None
+        self.hello: Hello | None = None
+        """Facts of the built model; None while none is up."""
+        self.gauges: Gauges | None = None
+        """The last report; None before the first of this engine process."""
+
+    # Life of the engine
+
+    async def start(self) -> Hello:
+        """Starts the engine and returns when it has answered one real request.
+
+        Raises:
+            FailedPrecondition: the engine cannot boot; the message is the engine's own.
+        """
+        self._first_ready = asyncio.get_running_loop().create_future()
+        await self._worker.start()
+        self._watcher = asyncio.create_task(self._watch(), name="engine-watch")
+        return await self._first_ready
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Ends the engine; live requests end with an error."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._fail_all(worker_died("the service stops"))
+        await self._worker.stop(grace)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the engine while it runs."""
+        return self._worker.pid
+
+    @property
+    def restarts(self) -> int:
+        """Restarts since the front began."""
+        return self._worker.restarts
+
+    @property
+    def waiting(self) -> int:
+        """Sequences without a row yet."""
+        return len(self._unadmitted)
+
+    @property
+    def running(self) -> int:
+        """Sequences with a row."""
+        return len(self._sequences) - len(self._unadmitted)
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the engine's last message."""
+        return time.monotonic() - self._heard
+
+    # Requests
+
+    def open(self, generation: Generation) -> None:
+        """Submits one sequence per choice.
+
+        Raises:
+            ResourceExhausted: the door is closed; says by which limit.
+            Unavailable: no engine runs.
+        """
+        self._require_room(len(generation.choices))
+        prepared, scope = generation.prepared, generation.prepared.scope
+        self._serial += 1
+        names = [
+            f"{scope.request_id}.{self._serial:x}.{choice.index}" for choice in generation.choices
+        ]
+        for choice, name in enumerate(names):
+            self._worker.send(
+                Submit(
+                    request_id=name,
+                    prompt_ids=prepared.prompt_ids,
+                    sampling=prepared.sampling
+                    if choice == 0
+                    else _without_prompt_logprobs(prepared.sampling),
+                    choice=choice,
+                    deadline=scope.deadline,
+                    interactive=scope.interactive,
+                    tenant=scope.tenant,
+                    trace=scope.traceparent,
+                )
+            )
+            self._sequences[name] = (generation, choice)
+            self._unadmitted.add(name)
+        self._names[generation] = names
+
+    def end(self, generation: Generation, choices: Sequence[int]) -> None:
+        """Cancels these choices in the engine; ended ones are ignored."""
+        names = self._names.get(generation)
+        if names is None:
+            return
+        for choice in choices:
+            if self._forget(names[choice]) and self._worker.alive:
+                self._worker.send(Cancel(request_id=names[choice]))
+        if not any(name in self._sequences for name in names):
+            del self._names[generation]
+
+    async def embed(self, prompt_ids: list[int], request_id: str) -> list[float]:
+        """The engine's embedding of one token sequence; a cancelled caller cancels it there.
+
+        Raises:
+            AntiphonError: refused or failed.
+        """
+        self._require_room(1)
+        self._serial += 1
+        name = f"{request_id}.{self._serial:x}.embed"
+        future: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
+        self._embeddings[name] = future
+        self._worker.send(EmbedSubmit(request_id=name, prompt_ids=prompt_ids))
+        try:
+            return await future
+        finally:
+            if self._embeddings.pop(name, None) is not None and self._worker.alive:
+                self._worker.send(Cancel(request_id=name))
+
+    def _require_room(self, count: int) -> None:
+        waiting = len(self._unadmitted)
+        if waiting + count > self._queue_limit:
+            raise self._shed("QUEUE_FULL", "requests wait", self._queue_limit, waiting)
+        gauges = self.gauges
+        if gauges is not None and gauges.kv_used >= KV_DOOR * gauges.kv_total > 0:
+            limit = int(KV_DOOR * gauges.kv_total)
+            raise self._shed("KV_FULL", "KV entries are held", limit, gauges.kv_used)
+
+    def _shed(self, reason: str, what: str, limit: int, observed: int) -> ResourceExhausted:
+        self._metrics.shed(reason)
+        rows = self.hello.max_rows if self.hello is not None else 1
+        turns = (len(self._unadmitted) + 1) / rows
+        return ResourceExhausted(
+            f"{observed} {what}, the limit is {limit}",
+            reason=reason,
+            metadata={"limit": str(limit), "observed": str(observed)},
+            retry_after=min(60.0, max(0.5, self._service_seconds * turns)),
+        )
+
+    def _forget(self, name: str) -> bool:
+        self._unadmitted.discard(name)
+        return self._sequences.pop(name, None) is not None
+
+    def _fail_all(self, error: AntiphonError) -> None:
+        generations = list(self._names)
+        self._sequences.clear()
+        self._unadmitted.clear()
+        self._names.clear()
+        for generation in generations:
+            generation.fail(error)
+            generation.wake()
+        for future in self._embeddings.values():
+            if not future.done():
+                future.set_exception(error)
+        self._embeddings.clear()
+
+    # Messages
+
+    def _on_message(self, message: object) -> None:
+        self._heard = time.monotonic()
+        if isinstance(message, StepOutputs):
+            self._on_step(message)
+        elif isinstance(message, Gauges):
+            self._metrics.gauges(message, self.gauges)
+            self.gauges = message
+        elif isinstance(message, Embedding):
+            self._on_embedding(message)
+        elif isinstance(message, BootPhase):
+            self._lifecycle.booting(message.phase, message.fraction)
+        elif isinstance(message, Hello):
+            self._on_hello(message)
+        elif isinstance(message, Fault):
+            self._on_fault(message)
+
+    def _on_step(self, step: StepOutputs) -> None:
+        touched: dict[Generation, None] = {}
+        sequences = self._sequences
+        for name in step.admitted:
+            self._unadmitted.discard(name)
+            found = sequences.get(name)
+            if found is not None:
+                found[0].on_admitted(found[1])
+                touched[found[0]] = None
+        for name, scores in step.prompt_logprobs.items():
+            found = sequences.get(name)
+            if found is not None:
+                found[0].on_prompt_logprobs(scores)
+                touched[found[0]] = None
+        self._deliver_tokens(step, touched)
+        for finish in step.finished:
+            if finish.request_id == _PROBE_ID:
+                self._on_probe_answer(finish.reason, finish.error)
+                continue
+            found = sequences.get(finish.request_id)
+            if found is None:
+                continue
+            self._forget(finish.request_id)
+            if finish.reason != "error":
+                seconds = finish.prefill_seconds + finish.decode_seconds
+                self._service_seconds += 0.2 * (seconds - self._service_seconds)
+            found[0].on_finish(found[1], finish)
+            touched[found[0]] = None
+        self._metrics.step(len(step.request_ids))
+        for generation in touched:
+            generation.wake()
+
+    def _deliver_tokens(self, step: StepOutputs, touched: dict[Generation, None]) -> None:
+        sequences = self._sequences
+        ends = {finish.request_id: finish.stop_token for finish in step.finished}
+        logprobs, top = step.logprobs, step.top_logprobs
+        for row, (name, token) in enumerate(zip(step.request_ids, step.token_ids, strict=True)):
+            found = sequences.get(name)
+            if found is None:
+                continue
+            found[0].on_token(
+                found[1],
+                token,
+                logprobs[row] if logprobs else 0.0,
+                top[row] if top else None,
+                ends.get(name) == token,
+            )
+            touched[found[0]] = None
+
+    def _on_embedding(self, message: Embedding) -> None:
+        future = self._embeddings.pop(message.request_id, None)
+        if future is None or future.done():
+            return
+        if message.error_reason:
+            future.set_exception(engine_error(message.error, message.error_reason))
+        else:
+            future.set_result(message.vector)
+
+    def _on_hello(self, hello: Hello) -> None:
+        try:
+            self._check_hello(hello)
+        except AntiphonError as error:
+            self._refuse_boot(error)
+            return
+        log.info(
+            "engine_up",
+            architecture=hello.architecture,
+            device=hello.device,
+            dtype=hello.dtype,
+            context_limit=hello.context_limit,
+            kv_entries=hello.kv_entries,
+            kernels=hello.kernels,
+            boot_seconds=hello.boot_seconds,
+        )
+        self.hello = hello
+        self._metrics.hello(hello)
+        self._lifecycle.booting("readiness request")
+        greedy = Sampling(temperature=0.0, max_tokens=1, ignore_eos=True)
+        prompt = hello.eos_ids[:1] or [0]
+        self._worker.send(Submit(request_id=_PROBE_ID, prompt_ids=prompt, sampling=greedy))
+
+    def _on_probe_answer(self, reason: str, error: str) -> None:
+        if reason not in ("length", "stop", "context"):
+            self._refuse_boot(
+                FailedPrecondition(f"the engine failed its readiness request: {error or reason}")
+            )
+        elif self._first_ready is not None and not self._first_ready.done():
+            assert self.hello is not None
+            self._first_ready.set_result(self.hello)
+        else:
+            log.info("engine_recovered", restarts=self.restarts)
+            self._lifecycle.ready()
+
+    def _on_fault(self, fault: Fault) -> None:
+        log.error("engine_fault", phase=fault.phase, reason=fault.reason, error=fault.message)
+        if self.hello is None:
+            phase = f" in phase {fault.phase}" if fault.phase else ""
+            self._refuse_boot(FailedPrecondition(f"the engine cannot boot{phase}: {fault.message}"))
+
+    def _refuse_boot(self, error: AntiphonError) -> None:
+        """A boot that failed for a stated reason would fail again: no restart."""
+        if self._first_ready is not None and not self._first_ready.done():
+            self._first_ready.set_exception(error)
+        else:
+            self._lifecycle.failed(error.message)
+
+    def _on_exit(self, exit_record: WorkerExit) -> None:
+        self.hello = None
+        self.gauges = None
+        self._metrics.died()
+        self._fail_all(worker_died(exit_record.description))
+        self._lifecycle.recovered("engine")
+        if exit_record.will_restart:
+            self._lifecycle.booting("engine restart")
+        else:
+            self._refuse_boot(
+                FailedPrecondition(
+                    f"the engine process died ({exit_record.description}) and its restarts are "
+                    "used up"
+                )
+            )
+
+    async def _watch(self) -> None:
+        """Notices an engine that lives but does not move although it has work."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            if self.hello is None:
+                continue
+            silence = self.silence
+            self._metrics.tick_age(silence)
+            if not self._sequences or silence < _STALL_DEGRADED_SECONDS:
+                self._lifecycle.recovered("engine")
+                continue
+            self._lifecycle.degraded("engine", "the step loop does not move")
+            if silence > _STALL_FAILED_SECONDS:
+                self._lifecycle.failed(f"the engine made no step for {silence:.0f} s")
+
+
+def _without_prompt_logprobs(sampling: Sampling) -> Sampling:
+    """The prompt is scored once, not per choice."""
+    return msgspec.structs.replace(sampling, prompt_logprobs=-1)

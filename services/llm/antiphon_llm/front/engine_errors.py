@@ -1,0 +1,57 @@
+"""From the reasons that the engine gives to typed errors."""
+
+from __future__ import annotations
+
+from antiphon_core.errors import (
+    AntiphonError,
+    Cancelled,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+)
+
+_TYPES: dict[str, type[AntiphonError]] = {
+    **dict.fromkeys(
+        ("INVALID_VALUE", "UNSUPPORTED_OPTION", "CONTEXT_LENGTH_EXCEEDED", "EMPTY_PROMPT"),
+        InvalidArgument,
+    ),
+    **dict.fromkeys(("QUEUE_FULL", "KV_FULL", "MEMORY_PRESSURE"), ResourceExhausted),
+    **dict.fromkeys(("WORKER_DIED", "OVERLOADED", "DRAINING", "ASLEEP"), Unavailable),
+    "DEADLINE": DeadlineExceeded,
+    "CANCELLED": Cancelled,
+}
+
+WORKER_RETRY_SECONDS = 2.0
+"""A restarted engine is usually back by then."""
+
+
+def engine_error(message: str, reason: str, retry_after: float = 0.0) -> AntiphonError:
+    """The typed error of a refusal or failure that the engine reported.
+
+    Args:
+        message: for people.
+        reason: an ErrorReason name without prefix; an unknown or empty one is INTERNAL.
+        retry_after: seconds; 0 where a retry cannot help.
+    """
+    error_type = _TYPES.get(reason, Internal)
+    return error_type(
+        message or f"the engine failed ({reason})",
+        reason=reason or "INTERNAL",
+        retry_after=retry_after or None,
+    )
+
+
+def deadline_error() -> DeadlineExceeded:
+    """The request's time ran out before it was done."""
+    return DeadlineExceeded("the request's deadline passed before it was done")
+
+
+def worker_died(how: str) -> Unavailable:
+    """The engine process ended under the request."""
+    return Unavailable(
+        f"the engine process died ({how}); work may have been done",
+        reason="WORKER_DIED",
+        retry_after=WORKER_RETRY_SECONDS,
+    )

@@ -1,0 +1,92 @@
+"""Metrics of the engine, kept by the front from what the engine reports."""
+
+from __future__ import annotations
+
+import time
+
+from antiphon_core import metrics
+
+from antiphon_llm.messages import Gauges, Hello
+
+_INTER_TOKEN_LIMIT = 5.0
+"""Seconds; a longer pause between steps is idleness, not a slow token."""
+
+
+class EngineMetrics:
+    """Updates cost a few microseconds a step; label values are closed sets."""
+
+    def __init__(self) -> None:
+        seconds = metrics.histogram(
+            "step_seconds", "Duration of engine steps", ("kind",), buckets=metrics.STEP_BUCKETS
+        )
+        self._step_seconds = {kind: seconds.labels(kind) for kind in ("decode", "prefill")}
+        self._step_rows = metrics.gauge("step_rows", "Rows that drew a token in the last step")
+        entries = metrics.gauge("kv_entries", "KV entries", ("state",))
+        self._kv_used, self._kv_free = entries.labels("used"), entries.labels("free")
+        self._memory = metrics.gauge("memory_bytes", "Memory", ("group", "tenure"))
+        self._tick_age = metrics.gauge(
+            "loop_tick_age_seconds", "Time since the engine's last sign of life"
+        )
+        self._inter_token = metrics.histogram(
+            "inter_token_seconds",
+            "Time between two engine steps that drew tokens, one sample a step",
+            buckets=metrics.TPOT_BUCKETS,
+        )
+        self._restarts = metrics.counter("worker_deaths_total", "Deaths of the engine process")
+        self._shed = metrics.counter("shed_total", "Requests refused for load", ("layer", "reason"))
+        self._paths = metrics.counter(
+            "path_total", "Optional paths taken or refused", ("path", "result", "reason")
+        )
+        self._preemptions = metrics.counter("preemptions_total", "Sequences put back to the queue")
+        self._last_step = 0.0
+
+    def hello(self, hello: Hello) -> None:
+        """A new engine is up."""
+        self._memory.labels("weights", "resident").set(hello.weight_bytes)
+        self._memory.labels("kv", "reserved").set(hello.kv_bytes)
+
+    def died(self) -> None:
+        """The engine process ended."""
+        self._restarts.inc()
+        self._last_step = 0.0
+
+    def shed(self, reason: str) -> None:
+        """A request was refused at the front's door."""
+        self._shed.labels("llm_front", reason).inc()
+
+    def tick_age(self, seconds: float) -> None:
+        """Silence of the engine."""
+        self._tick_age.set(seconds)
+
+    def step(self, rows: int) -> None:
+        """One step's outputs arrived."""
+        if not rows:
+            return
+        now = time.monotonic()
+        if now - self._last_step < _INTER_TOKEN_LIMIT:
+            self._inter_token.observe(now - self._last_step)
+        self._last_step = now
+        self._step_rows.set(rows)
+
+    def gauges(self, now: Gauges, before: Gauges | None) -> None:
+        """A report; ``before`` is the previous one of the same engine process."""
+        self._kv_used.set(now.kv_used)
+        self._kv_free.set(now.kv_total - now.kv_used)
+        self._tick_age.set(now.tick_age)
+        if now.steps > (before.steps if before else 0):
+            prefilled = now.prefill_tokens > (before.prefill_tokens if before else 0)
+            self._step_seconds["prefill" if prefilled else "decode"].observe(now.step_seconds)
+        if now.rss_bytes:
+            self._memory.labels("engine", "resident").set(now.rss_bytes)
+        if now.fallbacks:
+            self._count_fallbacks(now.fallbacks, before.fallbacks if before else {})
+
+    def _count_fallbacks(self, now: dict[str, int], before: dict[str, int]) -> None:
+        for name, count in now.items():
+            new = count - before.get(name, 0)
+            if new <= 0:
+                continue
+            if name == "preempted":
+                self._preemptions.inc(new)
+            else:
+                self._paths.labels(name, "fallback", "").inc(new)

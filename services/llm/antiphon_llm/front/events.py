@@ -1,0 +1,91 @@
+"""What a generation tells its reader, in order: accepted, deltas, finished, completed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from antiphon_core.errors import AntiphonError
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAlternative:
+    """A token that could have stood at a position."""
+
+    token_id: int
+    token: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token with its log-probability, from the unfiltered distribution."""
+
+    token_id: int
+    token: bytes
+    """The token's own bytes, possibly part of a UTF-8 character."""
+    logprob: float
+    alternatives: Sequence[TokenAlternative] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The engine took the request."""
+
+    request_id: str
+    model: str
+    fingerprint: str
+    prompt_tokens: int
+    prompt_logprobs: Sequence[TokenLogprob] = ()
+    """One item per prompt token; the first has no alternatives and the log-probability 0."""
+
+
+@dataclass(slots=True)
+class Delta:
+    """New output of one choice."""
+
+    choice: int
+    text: str
+    token_count: int
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[TokenLogprob] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFinished:
+    """The end of one choice: stop, length, context, cancelled or error."""
+
+    choice: int
+    reason: str
+    stop_string: str = ""
+    stop_token_id: int = -1
+    error: AntiphonError | None = None
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts; the prompt once for all choices."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds."""
+
+    queued: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The end of the request."""
+
+    usage: Usage = field(default_factory=Usage)
+    timings: Timings = field(default_factory=Timings)
+
+
+Event = Accepted | Delta | ChoiceFinished | Completed

@@ -1,0 +1,288 @@
+"""One request from submit to its terminal.
+
+The engine client calls in on the event loop for every message that concerns the request; the
+reader takes what has gathered with ``collect`` or iterates over ``events``. Exactly one end is
+reached: completed, an error, or cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from antiphon_core.errors import AntiphonError, Cancelled
+
+from antiphon_llm.front.choice import Choice, prompt_token_logprobs
+from antiphon_llm.front.engine_errors import deadline_error, engine_error
+from antiphon_llm.front.events import Accepted, ChoiceFinished, Completed, Event, Timings, Usage
+from antiphon_llm.front.requests import GenerationRequest, RequestScope
+from antiphon_llm.front.tokenizer import Tokenizer
+from antiphon_llm.messages import Finish, Sampling, TopLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked request: what the engine gets and what the reader hears first."""
+
+    request: GenerationRequest
+    scope: RequestScope
+    model: str
+    fingerprint: str
+    prompt_ids: list[int]
+    sampling: Sampling
+
+
+class SequenceHost(Protocol):
+    """What a generation needs of the engine client."""
+
+    def open(self, generation: Generation) -> None:
+        """Submits one sequence per choice."""
+        ...
+
+    def end(self, generation: Generation, choices: Sequence[int]) -> None:
+        """Cancels these choices in the engine; ended ones are ignored."""
+        ...
+
+
+class Generation:
+    """State of one request.
+
+    Args:
+        prepared: the request.
+        tokenizer: of the model.
+        host: the engine client.
+        on_end: called once, when the last choice has ended, failed or been cancelled.
+        wake: called when there is something to collect; at most once per engine step.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        tokenizer: Tokenizer,
+        host: SequenceHost,
+        *,
+        on_end: Callable[[Generation], None],
+        wake: Callable[[], None] | None = None,
+    ) -> None:
+        request = prepared.request
+        self.prepared = prepared
+        self.choices = [
+            Choice(index, tokenizer, request.stop, request.output)
+            for index in range(request.choice_count)
+        ]
+        self.usage = Usage(prompt_tokens=len(prepared.prompt_ids))
+        self.timings = Timings()
+        self.arrived_at = time.time()
+        self.started = time.monotonic()
+        self.admitted_after: float | None = None
+        self.first_token_after: float | None = None
+        self.ended_after: float | None = None
+        """All three in seconds from arrival."""
+        self.error: AntiphonError | None = None
+        self.outcome = ""
+        """stop, length, context, cancelled, or the reason of the error; empty while it runs."""
+        self._tokenizer = tokenizer
+        self._host = host
+        self._on_end = on_end
+        self._ready = asyncio.Event()
+        self._wake = wake or self._ready.set
+        self._admitted: set[int] = set()
+        self._accepted = False
+        self._completed = False
+        self._prompt_scores: list[TopLogprobs | None] | None = None
+        self._failures: dict[int, AntiphonError] = {}
+        self._told: set[int] = set()
+
+    @property
+    def live(self) -> bool:
+        """Whether the engine still works for it."""
+        return self.ended_after is None
+
+    def start(self) -> None:
+        """Submits all choices.
+
+        Raises:
+            AntiphonError: the engine takes no work now.
+        """
+        self._host.open(self)
+
+    # Called by the engine client
+
+    def on_admitted(self, choice: int) -> None:
+        """The choice got a row."""
+        self._admitted.add(choice)
+        if self.admitted_after is None:
+            self.admitted_after = time.monotonic() - self.started
+
+    def on_prompt_logprobs(self, scores: list[TopLogprobs | None]) -> None:
+        """The prompt's log-probabilities are complete."""
+        self._prompt_scores = scores
+
+    def on_token(
+        self, choice: int, token_id: int, logprob: float, top: TopLogprobs | None, ends: bool
+    ) -> None:
+        """A token was drawn; ``ends`` marks the end token of a choice that stops with it."""
+        current = self.choices[choice]
+        if current.reason:
+            return
+        if self.first_token_after is None:
+            self.first_token_after = time.monotonic() - self.started
+        self.usage.output_tokens += 1
+        if ends:
+            current.count_stop_token(token_id)
+        elif current.push(token_id, logprob, top):
+            current.finish("stop")
+            self._host.end(self, (choice,))
+            self._end_if_over()
+
+    def on_finish(self, choice: int, finish: Finish) -> None:
+        """The engine's terminal of one choice."""
+        current = self.choices[choice]
+        if current.reason:
+            return
+        self.usage.cached_tokens = max(self.usage.cached_tokens, finish.cached_tokens)
+        if choice == 0:
+            self.timings.queued = finish.queue_seconds
+            self.timings.prefill = finish.prefill_seconds
+        self.timings.decode = max(self.timings.decode, finish.decode_seconds)
+        if finish.reason == "deadline":
+            self.fail(deadline_error())
+            return
+        if finish.reason == "error":
+            failure = engine_error(finish.error, finish.error_reason, finish.retry_after)
+            self._failures[choice] = failure
+            committed = self._accepted or self._may_accept()
+            if not committed or len(self._failures) == len(self.choices):
+                self.fail(failure)
+                return
+        current.finish(finish.reason)
+        self._end_if_over()
+
+    def fail(self, error: AntiphonError) -> None:
+        """Ends the whole request with an error; text that has come is still delivered."""
+        if not self.live:
+            return
+        self.error = error
+        self._close(error.reason.lower())
+
+    def wake(self) -> None:
+        """Tells the reader; the engine client calls it once per message."""
+        self._wake()
+
+    # Called by the reader
+
+    def collect(self) -> list[Event]:
+        """Everything new, in order. After it ``done`` or ``error`` tells whether more can come."""
+        events: list[Event] = []
+        if not self._accepted:
+            if not self._may_accept():
+                return events
+            self._accepted = True
+            events.append(self._accept())
+        for choice in self.choices:
+            delta = choice.take()
+            if delta is not None:
+                events.append(delta)
+            if choice.reason and choice.index not in self._told and self.error is None:
+                self._told.add(choice.index)
+                events.append(self._finished(choice))
+        if not self.live and self.error is None and not self._completed:
+            self._completed = True
+            events.append(Completed(self.usage, self.timings))
+        return events
+
+    @property
+    def done(self) -> bool:
+        """Whether everything was collected."""
+        return self._completed or (self.error is not None)
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """All events; closing the iterator or cancelling the task cancels the request.
+
+        Raises:
+            AntiphonError: the request failed; nothing follows.
+        """
+        try:
+            while not self.done:
+                await self._ready.wait()
+                self._ready.clear()
+                for event in self.collect():
+                    yield event
+            if self.error is not None:
+                raise self.error
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """The reader went away: frees everything in the engine. Idempotent, never waits."""
+        if self.live:
+            self.error = Cancelled("the caller ended the request")
+            self._close("cancelled")
+
+    def stop(self) -> None:
+        """Ends normally with what there is, as an operator may ask."""
+        if not self.live:
+            return
+        running = [choice for choice in self.choices if not choice.reason]
+        for choice in running:
+            choice.finish("cancelled")
+        self._host.end(self, [choice.index for choice in running])
+        self._end_if_over()
+        self._wake()
+
+    # Inside
+
+    def _may_accept(self) -> bool:
+        """Whether no refusal can come any more: the engine answers every submit at once."""
+        if self.error is not None:
+            return False
+        asked = self.prepared.sampling.prompt_logprobs >= 0
+        started = any(choice.output_tokens or choice.reason for choice in self.choices)
+        if asked:
+            return self._prompt_scores is not None or started
+        return started or len(self._admitted) == len(self.choices)
+
+    def _accept(self) -> Accepted:
+        prepared = self.prepared
+        scores = self._prompt_scores
+        return Accepted(
+            request_id=prepared.scope.request_id,
+            model=prepared.model,
+            fingerprint=prepared.fingerprint,
+            prompt_tokens=len(prepared.prompt_ids),
+            prompt_logprobs=()
+            if scores is None
+            else prompt_token_logprobs(self._tokenizer, prepared.prompt_ids, scores),
+        )
+
+    def _finished(self, choice: Choice) -> ChoiceFinished:
+        return ChoiceFinished(
+            choice=choice.index,
+            reason=choice.reason,
+            stop_string=choice.stop_string,
+            stop_token_id=choice.stop_token_id,
+            error=self._failures.get(choice.index),
+        )
+
+    def _end_if_over(self) -> None:
+        if all(choice.reason for choice in self.choices):
+            self._close(self.choices[0].reason)
+
+    def _close(self, outcome: str) -> None:
+        self.ended_after = time.monotonic() - self.started
+        self.outcome = outcome
+        self._complete_timings()
+        self._host.end(self, range(len(self.choices)))
+        self._on_end(self)
+
+    def _complete_timings(self) -> None:
+        """A request that ends before the engine's own terminal takes the front's clock."""
+        if self.timings.decode or self.first_token_after is None or self.ended_after is None:
+            return
+        admitted = min(self.admitted_after or 0.0, self.first_token_after)
+        self.timings.queued = admitted
+        self.timings.prefill = self.first_token_after - admitted
+        self.timings.decode = self.ended_after - self.first_token_after

@@ -1,0 +1,152 @@
+"""The text side of a model: tokenizer, chat template, draw defaults, and facts for callers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from antiphon_core.errors import FailedPrecondition
+from antiphon_nn.errors import CheckpointError
+
+from antiphon_llm.checkpoint import ModelSource
+from antiphon_llm.front import generation_config, tokenizer
+from antiphon_llm.front.errors import ModelSourceError
+from antiphon_llm.front.generation_config import SamplingDefaults
+from antiphon_llm.front.templates import ChatTemplate, find_template
+from antiphon_llm.front.tokenizer import Tokenizer, read_json
+from antiphon_llm.messages import Hello
+
+_HEADER_LIMIT = 100 * 1024 * 1024
+_HASHED_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class WeightFacts:
+    """What the files say about the weights without loading them."""
+
+    quantisation: str
+    """The type that holds most parameters, such as Q4_1 or BF16."""
+    parameter_count: int
+    digest: str
+    """Changes with the files; no full checksum."""
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """Everything that the front needs of a model."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    defaults: SamplingDefaults
+    weights: WeightFacts
+
+    def check(self, hello: Hello) -> None:
+        """The engine's model and this tokenizer belong together.
+
+        Raises:
+            FailedPrecondition: the tokenizer has ids that the model cannot take.
+        """
+        if self.tokenizer.vocabulary_size > hello.vocab_size:
+            raise FailedPrecondition(
+                f"the tokenizer has {self.tokenizer.vocabulary_size} tokens but the model's "
+                f"vocabulary only {hello.vocab_size}: they do not belong together",
+                field="model",
+            )
+
+    def fingerprint(self, hello: Hello) -> str:
+        """16 hex digits that change with anything that may change tokens."""
+        parts = [
+            self.weights.digest,
+            self.tokenizer.fingerprint,
+            self.template.digest if self.template else "",
+            hello.architecture,
+            hello.device,
+            hello.dtype,
+            json.dumps(hello.kernels, sort_keys=True),
+        ]
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def load_text_model(source: ModelSource, chat_template: Path | None) -> TextModel:
+    """Reads the text side of a model; takes up to a few seconds, so call it in a thread.
+
+    Args:
+        source: where the files are.
+        chat_template: a template file in place of the model's own.
+
+    Raises:
+        FailedPrecondition: files that are damaged or of an unsupported kind; says which.
+    """
+    try:
+        if source.kind == "gguf":
+            return _from_gguf(source.path, chat_template)
+        return _from_directory(source.path, chat_template)
+    except (ModelSourceError, CheckpointError) as error:
+        raise FailedPrecondition(str(error), field="model") from None
+
+
+def _from_gguf(path: Path, chat_template: Path | None) -> TextModel:
+    # Imported here, in the loading thread: it brings numpy, and the port must open first.
+    from antiphon_nn.gguf_file import GgufFile
+
+    file = GgufFile(path)
+    loaded = tokenizer.from_gguf(file.metadata)
+    sizes: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        sizes[tensor.kind] += math.prod(tensor.shape)
+    template = find_template(override=chat_template, directory=None, metadata=file.metadata)
+    return TextModel(
+        tokenizer=loaded,
+        template=ChatTemplate(template, loaded) if template else None,
+        defaults=generation_config.from_gguf(file.metadata),
+        weights=_weight_facts(sizes, [path]),
+    )
+
+
+def _from_directory(path: Path, chat_template: Path | None) -> TextModel:
+    loaded = tokenizer.from_directory(path)
+    shards = sorted(path.glob("*.safetensors"))
+    sizes: Counter[str] = Counter()
+    for shard in shards:
+        for entry in _safetensors_header(shard).values():
+            if isinstance(entry, dict) and "dtype" in entry:
+                sizes[str(entry["dtype"])] += math.prod(entry.get("shape", ()))
+    template = find_template(override=chat_template, directory=path, metadata=None)
+    quantisation = read_json(path / "config.json").get("quantization_config")
+    facts = _weight_facts(sizes, shards)
+    if isinstance(quantisation, dict) and "quant_method" in quantisation:
+        facts = WeightFacts(str(quantisation["quant_method"]), facts.parameter_count, facts.digest)
+    return TextModel(
+        tokenizer=loaded,
+        template=ChatTemplate(template, loaded) if template else None,
+        defaults=generation_config.from_directory(path),
+        weights=facts,
+    )
+
+
+def _safetensors_header(path: Path) -> dict[str, Any]:
+    """The table of tensors; the engine's loader checks it in full."""
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > _HEADER_LIMIT:
+                raise ModelSourceError(f"{path} has a header of {length} bytes")
+            return json.loads(file.read(length))
+    except (OSError, struct.error, ValueError) as error:
+        raise ModelSourceError(f"{path} is not a safetensors file: {error}") from None
+
+
+def _weight_facts(sizes: Counter[str], files: list[Path]) -> WeightFacts:
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            digest.update(file.read(_HASHED_BYTES))
+    most = sizes.most_common(1)
+    return WeightFacts(most[0][0] if most else "", sum(sizes.values()), digest.hexdigest())

@@ -1,0 +1,97 @@
+"""What callers ask for, as plain data: filled by ``convert``, checked by ``validation``.
+
+Field names are those of the proto, so that an error's field path is the caller's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from antiphon_llm.front.conversation import Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """Draw settings; None where the caller left the choice to the model."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    min_tokens: int | None = None
+    draft_depth: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopOptions:
+    """When generation ends."""
+
+    max_tokens: int | None = None
+    strings: Sequence[str] = ()
+    token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    include_stop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """What is reported beside the text; None reports no log-probabilities."""
+
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    token_ids: bool = False
+    modalities: Sequence[str] = ()
+    """Names: text, audio, image."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """Tools offered, and how free the model is: none, auto, required or named."""
+
+    count: int = 0
+    choice: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatInput:
+    """Messages and what belongs to them."""
+
+    conversation: Conversation
+    tools: ToolOptions = field(default_factory=ToolOptions)
+    thinking_budget: int | None = None
+
+
+PromptInput = ChatInput | str | Sequence[int]
+"""Messages, text, or token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One request for ``choice_count`` continuations of one input."""
+
+    input: PromptInput
+    model: str = ""
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    stop: StopOptions = field(default_factory=StopOptions)
+    choice_count: int = 1
+    output: OutputOptions = field(default_factory=OutputOptions)
+    constraint: str = ""
+    """Kind of constraint, such as json_schema; empty without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestScope:
+    """On whose behalf and until when a request runs."""
+
+    request_id: str
+    deadline: float
+    """time.time() seconds."""
+    tenant: str = ""
+    interactive: bool = True
+    traceparent: str = ""

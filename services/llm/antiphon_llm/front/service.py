@@ -1,0 +1,361 @@
+"""The llm front: one object that answers every request of the service in domain terms."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from antiphon_core.errors import (
+    AntiphonError,
+    FailedPrecondition,
+    NotFound,
+    Unavailable,
+)
+from antiphon_core.lifecycle import Lifecycle
+from antiphon_core.node_types import NodeMeasures, RequestRecord, ServerInfo
+
+from antiphon_llm.checkpoint import ModelSource, resolve
+from antiphon_llm.config import LlmSettings
+from antiphon_llm.front import validation
+from antiphon_llm.front.encoding import EncodedPrompt, PromptEncoder
+from antiphon_llm.front.engine_client import EngineClient, WorkerFactory
+from antiphon_llm.front.generation import Generation, Prepared
+from antiphon_llm.front.model import TextModel, load_text_model
+from antiphon_llm.front.request_log import RequestLog
+from antiphon_llm.front.requests import ChatInput, GenerationRequest, RequestScope
+from antiphon_llm.messages import Hello
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """The served model as callers see it."""
+
+    name: str
+    aliases: Sequence[str]
+    architecture: str
+    context_limit: int
+    vocabulary_size: int
+    quantisation: str
+    parameter_count: int
+    tokenizer_fingerprint: str
+    fingerprint: str
+    chat: bool
+    loaded_at: float
+    """time.time() seconds."""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What boot made."""
+
+    text: TextModel
+    encoder: PromptEncoder
+    engine: EngineClient
+
+
+class LlmFront:
+    """Serves one model from one engine process.
+
+    Args:
+        settings: of the service.
+        lifecycle: of this process.
+        make_worker: makes the engine's worker for a model source.
+        version: release of the service.
+    """
+
+    def __init__(
+        self,
+        settings: LlmSettings,
+        lifecycle: Lifecycle,
+        make_worker: Callable[[LlmSettings, ModelSource], WorkerFactory],
+        *,
+        version: str = "",
+    ) -> None:
+        self._settings = settings
+        self._lifecycle = lifecycle
+        self._make_worker = make_worker
+        self._version = version
+        self._parts: _Parts | None = None
+        self._engine: EngineClient | None = None
+        self._card: ModelCard | None = None
+        self._names: dict[str, None] = {}
+        self._log = RequestLog(settings.served_name or settings.model)
+
+    # Life
+
+    async def boot(self) -> None:
+        """Finds the model, starts the engine and loads the text side meanwhile.
+
+        Raises:
+            FailedPrecondition: the model or its files cannot be used.
+        """
+        settings = self._settings
+        self._lifecycle.booting("find model")
+        source = await asyncio.to_thread(resolve, settings.model, settings.cache_dir)
+        name = settings.served_name or source.name
+        self._log = RequestLog(name)
+        self._names = dict.fromkeys((name, *settings.aliases, source.name, name.split("/")[-1]))
+        loading = asyncio.create_task(
+            asyncio.to_thread(load_text_model, source, settings.chat_template)
+        )
+        self._engine = EngineClient(
+            self._make_worker(settings, source),
+            self._lifecycle,
+            queue_limit=settings.resolved("queue_limit"),
+            check_hello=self._check_hello,
+        )
+        starting = asyncio.create_task(self._engine.start())
+        try:
+            # The cheap side first: files that are wrong are named without waiting for weights.
+            text = await loading
+            hello = await starting
+        except BaseException:
+            starting.cancel()
+            loading.cancel()
+            raise
+        text.check(hello)
+        self._parts = _Parts(text, PromptEncoder(text), self._engine)
+        self._card = self._make_card(name, text, hello)
+
+    async def close(self) -> None:
+        """Ends the engine and the threads."""
+        if self._engine is not None:
+            await self._engine.stop()
+        if self._parts is not None:
+            self._parts.encoder.close()
+
+    # Requests
+
+    async def generate(
+        self,
+        request: GenerationRequest,
+        scope: RequestScope,
+        *,
+        wake: Callable[[], None] | None = None,
+    ) -> Generation:
+        """Checks, renders, tokenises and submits.
+
+        Args:
+            request: as the caller sent it.
+            scope: on whose behalf.
+            wake: called when the generation has something to collect; None for a reader that
+                iterates over ``events``.
+
+        Raises:
+            AntiphonError: the request is refused; nothing was submitted.
+        """
+        try:
+            prepared = await self._prepare(request, scope)
+            parts = self._ready()
+            generation = Generation(
+                prepared, parts.text.tokenizer, parts.engine, on_end=self._log.end, wake=wake
+            )
+            generation.start()
+        except AntiphonError as error:
+            self._log.refused(scope.request_id, error)
+            raise
+        self._log.begin(generation)
+        return generation
+
+    async def tokenize(
+        self, model: str, prompt: ChatInput | str, *, omit_special_tokens: bool
+    ) -> EncodedPrompt:
+        """Ids exactly as ``generate`` would take them.
+
+        Raises:
+            InvalidArgument: the input is wrong.
+        """
+        parts = self._ready()
+        card = self._resolve(model)
+        validation.check_input(prompt, vocabulary_size=card.vocabulary_size)
+        return await parts.encoder.encode(prompt, omit_special_tokens=omit_special_tokens)
+
+    def detokenize(self, model: str, ids: Sequence[int]) -> str:
+        """The text of ids, control tokens included.
+
+        Raises:
+            InvalidArgument: an id outside the vocabulary.
+        """
+        parts = self._ready()
+        card = self._resolve(model)
+        validation.check_ids("ids", ids, card.vocabulary_size)
+        return parts.text.tokenizer.decode(ids, skip_control=False)
+
+    async def embed(
+        self, model: str, inputs: Sequence[str | Sequence[int]], dimensions: int, request_id: str
+    ) -> tuple[list[list[float]], int]:
+        """One unit vector per input, and the tokens of all.
+
+        Raises:
+            InvalidArgument: an input or ``dimensions`` is wrong.
+        """
+        parts = self._ready()
+        card = self._resolve(model)
+        validation.check_embedding_inputs(inputs, dimensions, card.vocabulary_size)
+        prompts = [(await parts.encoder.encode(item)).ids for item in inputs]
+        for prompt in prompts:
+            validation.check_length(len(prompt), None, card.context_limit + 1)
+        # No more at once than have rows, so that one large request does not fill the queue.
+        turns = asyncio.Semaphore(self._settings.resolved("max_rows"))
+
+        async def embed_one(prompt: list[int]) -> list[float]:
+            async with turns:
+                return await parts.engine.embed(prompt, request_id)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(embed_one(prompt)) for prompt in prompts]
+        vectors = [_shortened(task.result(), dimensions) for task in tasks]
+        return vectors, sum(map(len, prompts))
+
+    def stop_request(self, request_id: str) -> None:
+        """Ends a live request normally.
+
+        Raises:
+            NotFound: no such request runs.
+        """
+        generation = self._log.find(request_id)
+        if generation is None:
+            raise NotFound(f"no request {request_id!r} runs", field="request_id")
+        generation.stop()
+
+    # Facts
+
+    def card(self, model: str = "") -> ModelCard:
+        """The served model by any of its names.
+
+        Raises:
+            NotFound: another model was named.
+            Unavailable: still booting.
+        """
+        return self._resolve(model)
+
+    def measures(self) -> NodeMeasures:
+        """Gauges for the node's status; what is unknown is None."""
+        engine, card = self._engine, self._card
+        if engine is None:
+            return NodeMeasures()
+        gauges = engine.gauges
+        return NodeMeasures(
+            models=[card.name] if card else [],
+            slots_used=engine.running,
+            slots_total=engine.hello.max_rows if engine.hello else None,
+            running=engine.running,
+            waiting=engine.waiting,
+            kv_entries_used=gauges.kv_used if gauges else None,
+            kv_entries_total=gauges.kv_total if gauges else None,
+            tick_age=engine.silence,
+            resident_bytes=gauges.rss_bytes or None if gauges else None,
+            worker_restarts=engine.restarts,
+        )
+
+    def server_info(self) -> ServerInfo:
+        """Versions, limits and implementations."""
+        hello = self._engine.hello if self._engine is not None else None
+        limits = {
+            "queue_limit": self._settings.resolved("queue_limit"),
+            "max_rows": self._settings.resolved("max_rows"),
+        }
+        if hello is not None:
+            limits |= {"context_limit": hello.context_limit, "kv_entries": hello.kv_entries}
+        return ServerInfo(
+            service="llm",
+            version=self._version,
+            config_digest=self._settings.digest(),
+            device=hello.device if hello else self._settings.device,
+            limits=limits,
+            implementations={
+                **(hello.kernels if hello else {}),
+                "graphs": "eager by declaration",
+            },
+        )
+
+    def records(self) -> Iterator[RequestRecord]:
+        """Recent and live requests, newest last."""
+        return self._log.records()
+
+    # Inside
+
+    async def _prepare(self, request: GenerationRequest, scope: RequestScope) -> Prepared:
+        parts = self._ready()
+        card = self._resolve(request.model)
+        validation.check_request(request, vocabulary_size=card.vocabulary_size)
+        ids = (await parts.encoder.encode(request.input)).ids
+        validation.check_length(len(ids), request.stop.max_tokens, card.context_limit)
+        sampling = validation.resolve_sampling(
+            request,
+            parts.text.defaults,
+            context_limit=card.context_limit,
+            max_output=self._settings.max_output,
+        )
+        limit = time.time() + self._settings.default_deadline_s
+        bounded = RequestScope(
+            request_id=scope.request_id,
+            deadline=min(scope.deadline, limit) if scope.deadline else limit,
+            tenant=scope.tenant,
+            interactive=scope.interactive,
+            traceparent=scope.traceparent,
+        )
+        return Prepared(request, bounded, card.name, card.fingerprint, ids, sampling)
+
+    def _ready(self) -> _Parts:
+        """The parts that serve requests.
+
+        Raises:
+            Unavailable: booting, restarting the engine, or draining.
+        """
+        self._lifecycle.require_ready()
+        if self._parts is None:
+            raise _starting()
+        return self._parts
+
+    def _resolve(self, model: str) -> ModelCard:
+        card = self._card
+        if card is None:
+            raise _starting()
+        if model and model not in self._names:
+            raise NotFound(
+                f"the model {model!r} is not served here",
+                reason="MODEL_NOT_FOUND",
+                field="model",
+                allowed=list(self._names),
+            )
+        return card
+
+    def _check_hello(self, hello: Hello) -> None:
+        """At a restart the engine must still be the model that callers were told of."""
+        card, parts = self._card, self._parts
+        if card is None or parts is None:
+            return
+        parts.text.check(hello)
+        if parts.text.fingerprint(hello) != card.fingerprint:
+            raise FailedPrecondition("the model's files changed under the running service")
+
+    def _make_card(self, name: str, text: TextModel, hello: Hello) -> ModelCard:
+        return ModelCard(
+            name=name,
+            aliases=[alias for alias in self._names if alias != name],
+            architecture=hello.architecture,
+            context_limit=hello.context_limit,
+            vocabulary_size=hello.vocab_size,
+            quantisation=text.weights.quantisation,
+            parameter_count=text.weights.parameter_count,
+            tokenizer_fingerprint=text.tokenizer.fingerprint,
+            fingerprint=text.fingerprint(hello),
+            chat=text.template is not None,
+            loaded_at=time.time(),
+        )
+
+
+def _starting() -> Unavailable:
+    return Unavailable("the service is starting", reason="BOOTING", retry_after=1.0)
+
+
+def _shortened(vector: list[float], dimensions: int) -> list[float]:
+    """The leading dimensions, brought back to unit length."""
+    if not dimensions or dimensions >= len(vector):
+        return vector
+    kept = vector[:dimensions]
+    length = sum(value * value for value in kept) ** 0.5
+    return [value / length for value in kept] if length else kept

@@ -1,0 +1,228 @@
+"""Chat templates: where they come from, what they are given, what they refuse."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from antiphon_core.errors import InvalidArgument
+from jinja2 import meta, nodes
+
+from antiphon_llm.front.conversation import Conversation, guard_values, template_messages
+from antiphon_llm.front.errors import ModelSourceError
+from antiphon_llm.front.sandbox import (
+    TemplateEnvironment,
+    TemplateLimitError,
+    TemplateRefusal,
+    render,
+)
+from antiphon_llm.front.tokenizer import Tokenizer, read_json
+
+RENDER_SECONDS = 2.0
+SIZE_LIMIT = 4 * 1024 * 1024
+"""Characters of one rendered conversation."""
+
+_OWN_VARIABLES = frozenset(
+    {
+        "messages",
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "bos_token",
+        "eos_token",
+        "unk_token",
+        "pad_token",
+        "reasoning_effort",
+    }
+)
+"""Set by the service itself, never by ``template_kwargs``."""
+
+
+@dataclass(frozen=True)
+class TemplateSource:
+    """The text of a chat template and where it came from."""
+
+    text: str
+    origin: str
+
+
+def find_template(
+    *, override: Path | None, directory: Path | None, metadata: Mapping[str, Any] | None
+) -> TemplateSource | None:
+    """The model's chat template: the override, then the checkpoint's own places.
+
+    Args:
+        override: the file that the configuration names.
+        directory: a checkpoint directory.
+        metadata: of a GGUF file.
+
+    Raises:
+        ModelSourceError: the override cannot be read.
+    """
+    if override is not None:
+        try:
+            return TemplateSource(override.read_text(encoding="utf-8"), "the configured file")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelSourceError(f"chat_template {override} cannot be read: {error}") from None
+    if directory is not None:
+        path = directory / "chat_template.jinja"
+        if path.is_file():
+            return TemplateSource(path.read_text(encoding="utf-8"), path.name)
+        text = _default_template(
+            read_json(directory / "tokenizer_config.json").get("chat_template")
+        )
+        return TemplateSource(text, "tokenizer_config.json") if text else None
+    text = (metadata or {}).get("tokenizer.chat_template")
+    return TemplateSource(str(text), "GGUF metadata") if text else None
+
+
+def _default_template(value: object) -> str:
+    """One template, or the one named default of several."""
+    if isinstance(value, list):
+        named = {item.get("name"): item.get("template") for item in value}
+        value = named.get("default")
+    return value if isinstance(value, str) else ""
+
+
+class ChatTemplate:
+    """A compiled template. Thread-safe.
+
+    Args:
+        source: its text and origin.
+        tokenizer: names the special tokens and guards message texts.
+
+    Raises:
+        ModelSourceError: it does not compile.
+    """
+
+    def __init__(self, source: TemplateSource, tokenizer: Tokenizer) -> None:
+        environment = TemplateEnvironment(SIZE_LIMIT)
+        try:
+            tree = environment.parse(source.text)
+            self._template = environment.from_string(source.text)
+        except jinja2.TemplateError as error:
+            raise ModelSourceError(
+                f"the chat template of {source.origin} does not compile: {error}"
+            ) from None
+        self.origin = source.origin
+        self.digest = hashlib.sha256(source.text.encode()).hexdigest()
+        self._tokenizer = tokenizer
+        self._reads = meta.find_undeclared_variables(tree) - set(environment.globals)
+        self._texts = {
+            node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)
+        }
+        special = tokenizer.special
+        self._base = {
+            "bos_token": special.bos or "",
+            "eos_token": special.eos or "",
+            "unk_token": special.unk or "",
+            "pad_token": special.pad or "",
+        }
+        self._part_lists = self._wants_part_lists()
+
+    @property
+    def variables(self) -> Sequence[str]:
+        """The further variables that a request may set."""
+        return sorted(self._reads - _OWN_VARIABLES)
+
+    def render(self, conversation: Conversation) -> str:
+        """The prompt text, with guards where message texts look like control tokens.
+
+        Raises:
+            InvalidArgument: TEMPLATE_ERROR where the template fails or refuses,
+                UNSUPPORTED_OPTION for a variable that it never reads.
+        """
+        variables = self._variables(conversation)
+        try:
+            text = self._render(variables)
+        except TemplateRefusal as error:
+            raise InvalidArgument(
+                f"the chat template refuses these messages: {error}",
+                reason="TEMPLATE_ERROR",
+                field="chat.messages",
+            ) from None
+        except (TemplateLimitError, jinja2.TemplateError, TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"the chat template failed on these messages: {error}",
+                reason="TEMPLATE_ERROR",
+                field="chat.messages",
+            ) from None
+        if conversation.continue_final_message:
+            return _cut_after_last_message(text, variables["messages"])
+        return text
+
+    def _variables(self, conversation: Conversation) -> dict[str, Any]:
+        refused = sorted(
+            name
+            for name in conversation.template_kwargs
+            if name in _OWN_VARIABLES or name not in self._reads
+        )
+        if refused:
+            raise InvalidArgument(
+                f"the chat template never reads {', '.join(refused)}",
+                reason="UNSUPPORTED_OPTION",
+                field=f"chat.template_kwargs_json.{refused[0]}",
+                allowed=self.variables,
+            )
+        messages = template_messages(
+            conversation,
+            guard=self._tokenizer.guard,
+            part_lists=self._part_lists,
+            developer_role="developer" in self._texts,
+        )
+        return {
+            **self._base,
+            **guard_values(dict(conversation.template_kwargs), self._tokenizer.guard),
+            **self._reasoning(conversation.reasoning_effort),
+            "messages": messages,
+            "add_generation_prompt": not conversation.continue_final_message,
+        }
+
+    def _reasoning(self, effort: str) -> dict[str, Any]:
+        if not effort:
+            return {}
+        if "reasoning_effort" in self._reads:
+            return {"reasoning_effort": effort}
+        if "enable_thinking" in self._reads:
+            return {"enable_thinking": effort != "none"}
+        raise InvalidArgument(
+            "the chat template has no reasoning effort",
+            reason="UNSUPPORTED_OPTION",
+            field="chat.reasoning_effort",
+        )
+
+    def _render(self, variables: Mapping[str, Any]) -> str:
+        return render(self._template, variables, seconds=RENDER_SECONDS, size_limit=SIZE_LIMIT)
+
+    def _wants_part_lists(self) -> bool:
+        """Whether message content must be a list of parts: only then does a probe show up."""
+        probe = "antiphon probe"
+
+        def shows(content: object) -> bool:
+            messages = [{"role": "user", "content": content}]
+            variables = {**self._base, "messages": messages, "add_generation_prompt": True}
+            try:
+                return probe in self._render(variables)
+            except (TemplateRefusal, TemplateLimitError, jinja2.TemplateError, TypeError):
+                return False
+
+        return not shows(probe) and shows([{"type": "text", "text": probe}])
+
+
+def _cut_after_last_message(text: str, messages: Sequence[Mapping[str, Any]]) -> str:
+    """The text up to the end of the last message, so that the model goes on writing it."""
+    content = messages[-1]["content"]
+    last = content if isinstance(content, str) else "".join(part["text"] for part in content)
+    for candidate in (last, last.strip()):
+        place = text.rfind(candidate) if candidate else -1
+        if place >= 0:
+            return text[: place + len(candidate)]
+    raise InvalidArgument(
+        "the last message does not appear in the rendered template, so it cannot be continued",
+        reason="TEMPLATE_ERROR",
+        field="chat.continue_final_message",
+    )

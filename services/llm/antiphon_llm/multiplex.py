@@ -1,0 +1,178 @@
+"""GenerateMany: many requests on one stream, one response message per engine step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+from antiphon.llm.v1 import generate_pb2
+from antiphon_core.errors import AntiphonError, Internal, InvalidArgument
+from antiphon_core.lifecycle import Lifecycle, LifecycleSnapshot, State
+from antiphon_core.logs import get_logger
+from antiphon_core.rpc.context import RequestContext
+
+from antiphon_llm import convert
+from antiphon_llm.front.events import Accepted, Delta, Event
+from antiphon_llm.front.generation import Generation
+from antiphon_llm.front.service import LlmFront
+
+STREAM_ID_LENGTH = 128
+
+log = get_logger("multiplex")
+
+
+class Multiplexer:
+    """The requests of one stream.
+
+    Requests are started in the order of arrival; what an engine step produced for all of them
+    leaves in one message. A failed request ends with an error event, the others go on.
+
+    Args:
+        front: serves the requests.
+        context: of the stream's call.
+        lifecycle: a draining process ends the stream when its requests are done.
+    """
+
+    def __init__(self, front: LlmFront, context: RequestContext, lifecycle: Lifecycle) -> None:
+        self._front = front
+        self._context = context
+        self._lifecycle = lifecycle
+        self._live: dict[str, Generation | None] = {}
+        self._dirty: dict[str, None] = {}
+        self._events: list[generate_pb2.GenerateManyEvent] = []
+        self._something = asyncio.Event()
+        self._input_over = False
+        self._failure: AntiphonError | None = None
+
+    async def run(
+        self, requests: AsyncIterator[generate_pb2.GenerateManyRequest]
+    ) -> AsyncGenerator[generate_pb2.GenerateManyResponse, None]:
+        """Serves the stream until its input is closed and every request has ended."""
+        loop = asyncio.get_running_loop()
+
+        def changed(_: LifecycleSnapshot) -> None:
+            loop.call_soon_threadsafe(self._something.set)
+
+        unsubscribe = self._lifecycle.subscribe(changed)
+        reader = asyncio.create_task(self._read(requests), name="generate-many-input")
+        try:
+            while not self._over():
+                await self._something.wait()
+                self._something.clear()
+                message = self._step()
+                if message is not None:
+                    yield message
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            unsubscribe()
+            reader.cancel()
+            for generation in self._live.values():
+                if generation is not None:
+                    generation.cancel()
+
+    def _over(self) -> bool:
+        if self._failure is not None:
+            return True
+        if self._live or self._events:
+            return False
+        return self._input_over or self._lifecycle.state is State.DRAINING
+
+    async def _read(self, requests: AsyncIterator[generate_pb2.GenerateManyRequest]) -> None:
+        try:
+            async for request in requests:
+                kind = request.WhichOneof("action")
+                if kind == "start":
+                    await self._start(request.start)
+                elif kind == "cancel":
+                    self._cancel(request.cancel.stream_id)
+                else:
+                    raise InvalidArgument(
+                        "a message needs an action: start or cancel",
+                        reason="MISSING_FIELD",
+                        field="action",
+                    )
+        except AntiphonError as error:
+            self._failure = error
+        except Exception:
+            log.exception("generate_many_input_failed")
+            self._failure = Internal("the stream's input failed")
+        finally:
+            self._input_over = True
+            self._something.set()
+
+    async def _start(self, message: generate_pb2.StartGenerate) -> None:
+        stream_id = message.stream_id
+        if not 1 <= len(stream_id) <= STREAM_ID_LENGTH:
+            raise InvalidArgument(
+                f"start.stream_id must have 1 to {STREAM_ID_LENGTH} characters",
+                reason="STREAM_PROTOCOL",
+                field="start.stream_id",
+            )
+        if stream_id in self._live:
+            raise InvalidArgument(
+                f"start.stream_id {stream_id!r} is already used on this stream",
+                reason="STREAM_PROTOCOL",
+                field="start.stream_id",
+            )
+        self._live[stream_id] = None
+
+        def wake() -> None:
+            self._dirty[stream_id] = None
+            self._something.set()
+
+        try:
+            self._live[stream_id] = await self._front.generate(
+                convert.generation_request(message.request),
+                convert.scope_of_start(message, self._context),
+                wake=wake,
+            )
+        except AntiphonError as error:
+            del self._live[stream_id]
+            self._events.append(convert.error_event(stream_id, error))
+            self._something.set()
+
+    def _cancel(self, stream_id: str) -> None:
+        """The caller wants no more of it: nothing is sent for this id any longer."""
+        generation = self._live.pop(stream_id, None)
+        self._dirty.pop(stream_id, None)
+        if generation is not None:
+            generation.cancel()
+
+    def _step(self) -> generate_pb2.GenerateManyResponse | None:
+        """One message of all that has gathered."""
+        message = generate_pb2.GenerateManyResponse()
+        message.events.extend(self._events)
+        self._events.clear()
+        dirty, self._dirty = self._dirty, {}
+        for stream_id in dirty:
+            generation = self._live.get(stream_id)
+            if generation is None:
+                continue
+            _append(message, stream_id, generation.collect())
+            if generation.error is not None:
+                message.events.append(convert.error_event(stream_id, generation.error))
+            if generation.done:
+                del self._live[stream_id]
+        return message if message.stream_ids or message.events else None
+
+
+def _append(
+    message: generate_pb2.GenerateManyResponse, stream_id: str, events: Sequence[Event]
+) -> None:
+    """Plain text goes to the columns.
+
+    A message's columns are read before its events, so text behind an accepted event stays one.
+    """
+    plain = not (events and isinstance(events[0], Accepted))
+    for event in events:
+        if plain and isinstance(event, Delta) and not event.logprobs and not event.token_ids:
+            message.stream_ids.append(stream_id)
+            message.choices.append(event.choice)
+            message.texts.append(event.text)
+            message.token_counts.append(event.token_count)
+        else:
+            response = convert.response(event)
+            message.events.append(
+                generate_pb2.GenerateManyEvent(stream_id=stream_id, response=response)
+            )
