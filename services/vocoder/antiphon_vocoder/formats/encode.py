@@ -195,8 +195,8 @@ _AV_SETTINGS: dict[Encoding, tuple[str, str, str, int, dict[str, str], dict[str,
     # container, codec, sample format, bits a second, codec options, container options
     Encoding.MP3: ("mp3", "libmp3lame", "fltp", 64_000, {}, {"write_xing": "0"}),
     Encoding.OPUS: (
-        "ogg", "libopus", "flt", 32_000,
-        {"application": "voip", "frame_duration": "20"}, {"page_duration": "20000"},
+        "ogg", "libopus", "flt", 48_000,
+        {"application": "audio", "frame_duration": "20"}, {"page_duration": "20000"},
     ),
     Encoding.FLAC: ("flac", "flac", "s16", 0, {"compression_level": "5"}, {}),
     Encoding.AAC: ("adts", "aac", "fltp", 64_000, {}, {}),

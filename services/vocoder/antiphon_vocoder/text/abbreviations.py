@@ -10,8 +10,8 @@ TITLES = frozenset({
 """Never end a sentence: a name or the rest of the phrase follows."""
 
 NUMBERED = frozenset({
-    "no", "nos", "art", "op", "p", "pp", "v", "vol", "vols", "ch", "sec", "fig", "figs", "ed", "est",
-    "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec",
+    "no", "nos", "art", "op", "p", "pp", "v", "vol", "vols", "ch", "sec", "fig", "figs", "ed",
+    "est", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec",
     "mon", "tue", "tues", "wed", "thu", "thurs", "fri", "sat", "sun",
 })  # fmt: skip
 """Abbreviations before a number; otherwise words that may end a sentence."""
