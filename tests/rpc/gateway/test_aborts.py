@@ -197,9 +197,7 @@ async def test_deadline_ends_a_long_generation(impatient_bench: GatewayBench) ->
 
 async def test_a_body_that_stops_is_refused(impatient_bench: GatewayBench) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", impatient_bench.port)
-    writer.write(
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
-    )
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
     head = await asyncio.wait_for(reader.read(100), 5)
     assert head.startswith(b"HTTP/1.1 408")
     writer.close()

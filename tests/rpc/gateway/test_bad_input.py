@@ -132,9 +132,7 @@ CHAT_REFUSALS = [
 
 
 @pytest.mark.parametrize(("fields", "param"), CHAT_REFUSALS, ids=[p for _, p in CHAT_REFUSALS])
-async def test_chat_refusals_name_the_field(
-    bench: GatewayBench, fields: dict, param: str
-) -> None:
+async def test_chat_refusals_name_the_field(bench: GatewayBench, fields: dict, param: str) -> None:
     for stream in (False, True):
         if stream and "stream_options" in fields:
             continue

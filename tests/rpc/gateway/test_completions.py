@@ -154,9 +154,7 @@ async def test_embeddings(bench: GatewayBench) -> None:
     request = {"model": "base-model", "input": ["a", "b"]}
     body = (await bench.http.post("/v1/embeddings", json=request)).json()
     assert [item["embedding"] for item in body["data"]] == [[0.5, -0.25]] * 2
-    encoded = await bench.http.post(
-        "/v1/embeddings", json={**request, "encoding_format": "base64"}
-    )
+    encoded = await bench.http.post("/v1/embeddings", json={**request, "encoding_format": "base64"})
     assert encoded.json()["data"][0]["embedding"] == "AAAAPwAAgL4="
     refused = await bench.http.post("/v1/embeddings", json={"input": "a"})
     assert refused.status_code == 400
