@@ -25,7 +25,8 @@ from antiphon_vocoder.recognition.messages import (
     RecognizeFile,
     TurnOptions,
 )
-from antiphon_vocoder.recognition.passes import PassQueue, milliseconds
+from antiphon_vocoder.recognition.pass_records import milliseconds
+from antiphon_vocoder.recognition.passes import PassQueue
 from antiphon_vocoder.recognition.segmenter import Segmenter, SegmentEvent, Utterance
 from antiphon_vocoder.recognition.vad import RATE, Detector, DetectorSet, DetectorState
 from antiphon_vocoder.recognition.whisper.transcript import shifted

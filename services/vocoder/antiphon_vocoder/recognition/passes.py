@@ -12,8 +12,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from antiphon_core.logs import get_logger
@@ -22,86 +20,24 @@ from numpy.typing import NDArray
 from antiphon_vocoder.recognition.messages import (
     DecodeOptions,
     Failure,
-    Final,
     Partial,
     StreamFailed,
-    UtteranceFailed,
+)
+from antiphon_vocoder.recognition.pass_records import (
+    FilePass,
+    FinalRequest,
+    Job,
+    PassTotals,
+    Recognizer,
+    StreamPasses,
+    answer,
 )
 from antiphon_vocoder.recognition.segmenter import Excerpt, Pause, Utterance
 from antiphon_vocoder.recognition.stability import StablePrefix
 from antiphon_vocoder.recognition.vad.detector import RATE
-from antiphon_vocoder.recognition.whisper.transcript import Transcript, shifted
+from antiphon_vocoder.recognition.whisper.transcript import Transcript
 
 log = get_logger("recognition.passes")
-
-
-class Recognizer(Protocol):
-    """What runs a pass."""
-
-    def transcribe(
-        self,
-        audio: NDArray[np.float32],
-        options: DecodeOptions,
-        *,
-        timestamps: bool = False,
-        draft: bool = False,
-    ) -> Transcript:
-        """See WhisperRecognizer."""
-        ...
-
-
-@dataclass
-class PassTotals:
-    """Since the start of the process."""
-
-    passes: int = 0
-    pass_seconds: float = 0.0
-    audio_seconds: float = 0.0
-    speculative_hits: int = 0
-    partials_skipped: int = 0
-
-
-@dataclass
-class _FinalRequest:
-    utterance: Utterance
-    closed_at: float
-    transcript: Transcript | None = None
-    failure: Failure | None = None
-
-    @property
-    def is_answered(self) -> bool:
-        return self.transcript is not None or self.failure is not None
-
-
-@dataclass
-class _Stream:
-    number: int
-    options: DecodeOptions
-    partials: bool
-    open_utterance: int = 0
-    pending: deque[_FinalRequest] = field(default_factory=deque)
-    stable: StablePrefix = field(default_factory=StablePrefix)
-    latest: tuple[tuple[int, int, int], Transcript] | None = None
-    """Span and result of the last settled pass made ahead."""
-    last_message: object | None = None
-    """Sent when nothing is pending any more."""
-
-
-@dataclass
-class _FilePass:
-    audio: NDArray[np.float32]
-    options: DecodeOptions
-    result: Future[Transcript]
-
-
-@dataclass
-class _Job:
-    """What the thread works on: exactly one of final, ahead and file."""
-
-    stream: _Stream | None = None
-    final: _FinalRequest | None = None
-    ahead: Excerpt | None = None
-    file: _FilePass | None = None
 
 
 class PassQueue:
@@ -116,16 +52,17 @@ class PassQueue:
         self._recognizer = recognizer
         self._send = send
         self._changed = threading.Condition()
-        self._streams: dict[int, _Stream] = {}
-        self._finals: deque[tuple[_Stream, _FinalRequest]] = deque()
+        self._streams: dict[int, StreamPasses] = {}
+        self._finals: deque[tuple[StreamPasses, FinalRequest]] = deque()
         self._pauses: OrderedDict[int, Excerpt] = OrderedDict()
         self._progress: OrderedDict[int, Excerpt] = OrderedDict()
-        self._files: deque[_FilePass] = deque()
-        self._running: _Job | None = None
+        self._files: deque[FilePass] = deque()
+        self._running: Job | None = None
         self._file_turn = False
         self._stopping = False
+        self._failure: BaseException | None = None
         self.totals = PassTotals()
-        self._thread = threading.Thread(target=self._loop, name="recognizer", daemon=True)
+        self._thread = threading.Thread(target=self._guarded_loop, name="recognizer", daemon=True)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -144,7 +81,7 @@ class PassQueue:
     def open(self, number: int, options: DecodeOptions, *, partials: bool) -> None:
         """A stream begins."""
         with self._changed:
-            self._streams[number] = _Stream(number, options, partials)
+            self._streams[number] = StreamPasses(number, options, partials)
 
     def close(self, number: int) -> None:
         """Forgets a stream; nothing more is sent about it."""
@@ -191,7 +128,7 @@ class PassQueue:
             stream = self._streams.get(number)
             if stream is None:
                 return
-            request = _FinalRequest(utterance, time.monotonic())
+            request = FinalRequest(utterance, time.monotonic())
             stream.pending.append(request)
             self._drop_ahead(number)
             if not len(utterance.audio):
@@ -215,7 +152,7 @@ class PassQueue:
 
     def submit_file(self, audio: NDArray[np.float32], options: DecodeOptions) -> Future[Transcript]:
         """A pass with timestamps over at most 30 s of a file."""
-        item = _FilePass(audio, options, Future())
+        item = FilePass(audio, options, Future())
         with self._changed:
             if self._stopping:
                 item.result.cancel()
@@ -224,7 +161,7 @@ class PassQueue:
             self._changed.notify()
         return item.result
 
-    def _is_running(self, stream: _Stream, utterance: Utterance) -> bool:
+    def _is_running(self, stream: StreamPasses, utterance: Utterance) -> bool:
         job = self._running
         return (
             job is not None
@@ -237,7 +174,7 @@ class PassQueue:
         dropped = self._pauses.pop(number, None) is not None
         return int(self._progress.pop(number, None) is not None) + int(dropped)
 
-    def _open_next(self, stream: _Stream, utterance: int) -> None:
+    def _open_next(self, stream: StreamPasses, utterance: int) -> None:
         stream.open_utterance = utterance
         stream.stable = StablePrefix()
         stream.latest = None
@@ -246,6 +183,17 @@ class PassQueue:
         self._streams.pop(number, None)
         self._drop_ahead(number)
         self._finals = deque(item for item in self._finals if item[0].number != number)
+
+    def raise_failure(self) -> None:
+        """Raises what ended the thread, if a defect did: the process cannot go on then."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _guarded_loop(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:
+            self._failure = error
 
     def _loop(self) -> None:
         while (job := self._take()) is not None:
@@ -256,7 +204,7 @@ class PassQueue:
             elif job.stream is not None and job.ahead is not None:
                 self._run_ahead(job.stream, job.ahead)
 
-    def _take(self) -> _Job | None:
+    def _take(self) -> Job | None:
         """Waits for the next job; None at the end."""
         with self._changed:
             self._running = None
@@ -267,23 +215,23 @@ class PassQueue:
                 self._changed.wait()
             return None
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> Job | None:
         if self._finals:
             stream, request = self._finals.popleft()
-            return _Job(stream=stream, final=request)
+            return Job(stream=stream, final=request)
         if self._pauses:
             number, excerpt = self._pauses.popitem(last=False)
-            return _Job(stream=self._streams[number], ahead=excerpt)
+            return Job(stream=self._streams[number], ahead=excerpt)
         # Partials and files share what is left.
         self._file_turn = not self._file_turn
         if self._files and (self._file_turn or not self._progress):
-            return _Job(file=self._files.popleft())
+            return Job(file=self._files.popleft())
         if self._progress:
             number, excerpt = self._progress.popitem(last=False)
-            return _Job(stream=self._streams[number], ahead=excerpt)
+            return Job(stream=self._streams[number], ahead=excerpt)
         return None
 
-    def _run_file(self, item: _FilePass) -> None:
+    def _run_file(self, item: FilePass) -> None:
         if not item.result.set_running_or_notify_cancel():
             return
         try:
@@ -293,7 +241,7 @@ class PassQueue:
         else:
             item.result.set_result(transcript)
 
-    def _run_final(self, stream: _Stream, request: _FinalRequest) -> None:
+    def _run_final(self, stream: StreamPasses, request: FinalRequest) -> None:
         try:
             request.transcript = self._timed(request.utterance.audio, stream.options)
         except MemoryError:
@@ -305,7 +253,7 @@ class PassQueue:
         with self._changed:
             self._settle(stream)
 
-    def _run_ahead(self, stream: _Stream, excerpt: Excerpt) -> None:
+    def _run_ahead(self, stream: StreamPasses, excerpt: Excerpt) -> None:
         transcript: Transcript | None = None
         try:
             transcript = self._timed(excerpt.audio, stream.options, draft=True)
@@ -315,8 +263,10 @@ class PassQueue:
         except Exception:  # the final tries again and reports
             log.exception("pass_ahead_failed", utterance=excerpt.utterance)
         with self._changed:
+            # From here on a final of this span must find the result or queue a pass of its own.
+            self._running = None
             settled = transcript is not None and transcript.is_settled
-            for request in stream.pending:
+            for request in list(stream.pending):
                 if not request.is_answered and request.utterance.span == excerpt.span:
                     self._answer_ahead(stream, request, transcript if settled else None)
             if transcript is None or excerpt.utterance != stream.open_utterance:
@@ -326,7 +276,7 @@ class PassQueue:
             self._publish(stream, transcript)
 
     def _answer_ahead(
-        self, stream: _Stream, request: _FinalRequest, transcript: Transcript | None
+        self, stream: StreamPasses, request: FinalRequest, transcript: Transcript | None
     ) -> None:
         if transcript is None:
             self._finals.appendleft((stream, request))
@@ -350,7 +300,7 @@ class PassQueue:
         self.totals.audio_seconds += len(audio) / RATE
         return transcript
 
-    def _publish(self, stream: _Stream, transcript: Transcript) -> None:
+    def _publish(self, stream: StreamPasses, transcript: Transcript) -> None:
         if not stream.partials or stream.number not in self._streams or not transcript.text:
             return
         published = stream.stable.feed(transcript.text)
@@ -358,17 +308,17 @@ class PassQueue:
             text, stable = published
             self._send(Partial(stream.number, stream.open_utterance, text, stable))
 
-    def _settle(self, stream: _Stream) -> None:
+    def _settle(self, stream: StreamPasses) -> None:
         """Sends the finals that are answered, in order, and then the stream's last message."""
         if stream.number not in self._streams:
             return
         while stream.pending and stream.pending[0].is_answered:
-            self._send(_answer(stream.number, stream.pending.popleft()))
+            self._send(answer(stream.number, stream.pending.popleft()))
         if not stream.pending and stream.last_message is not None:
             self._send(stream.last_message)
             self._forget(stream.number)
 
-    def _out_of_memory(self, stream: _Stream) -> None:
+    def _out_of_memory(self, stream: StreamPasses) -> None:
         failure = Failure(
             "RESOURCE_EXHAUSTED", "MEMORY_PRESSURE", "the recogniser is out of memory"
         )
@@ -376,30 +326,3 @@ class PassQueue:
             if stream.number in self._streams:
                 self._send(StreamFailed(stream.number, failure))
                 self._forget(stream.number)
-
-
-def _answer(stream: int, request: _FinalRequest) -> Final | UtteranceFailed:
-    utterance = request.utterance
-    if request.transcript is None:
-        failure = request.failure or Failure("INTERNAL", "INTERNAL", "recognition failed")
-        return UtteranceFailed(stream, utterance.utterance, failure, utterance.tag)
-    transcript = request.transcript
-    start, first, last = map(milliseconds, (utterance.start, utterance.first, utterance.last))
-    return Final(
-        stream=stream,
-        utterance=utterance.utterance,
-        text=transcript.text,
-        start_ms=first,
-        end_ms=last,
-        language=transcript.language,
-        segments=[
-            shifted(segment, start, min(start, first), last) for segment in transcript.segments
-        ],
-        tag_text=utterance.tag,
-        delay_ms=(time.monotonic() - request.closed_at) * 1000,
-    )
-
-
-def milliseconds(sample: int) -> int:
-    """Whole milliseconds of a sample index at 16 kHz."""
-    return sample * 1000 // RATE

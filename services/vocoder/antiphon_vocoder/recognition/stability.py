@@ -26,11 +26,13 @@ class StablePrefix:
 
 
 def _agreement(first: str, second: str) -> int:
-    """Length of the common prefix that both texts continue, cut at its last word's end."""
+    """Length of the words that both texts begin with; the last word of ``second`` may still grow
+    and does not count."""
     length = 0
     for left, right in zip(first, second, strict=False):
         if left != right:
             break
         length += 1
-    # The word in progress may still grow, even where both texts end in it.
-    return second.rfind(" ", 0, length) if length < len(second) else second.rfind(" ")
+    if first[length : length + 1] in ("", " ") and second[length : length + 1] == " ":
+        return length
+    return max(0, second.rfind(" ", 0, length))

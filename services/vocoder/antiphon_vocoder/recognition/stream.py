@@ -22,7 +22,8 @@ from antiphon_vocoder.recognition.messages import (
     StreamFinished,
     StreamOptions,
 )
-from antiphon_vocoder.recognition.passes import PassQueue, milliseconds
+from antiphon_vocoder.recognition.pass_records import milliseconds
+from antiphon_vocoder.recognition.passes import PassQueue
 from antiphon_vocoder.recognition.segmenter import (
     Segmenter,
     SegmentEvent,

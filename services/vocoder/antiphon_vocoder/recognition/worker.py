@@ -91,6 +91,7 @@ class Worker:
             if not self._detection.round():
                 waiting = self._detection.is_waiting
                 self._endpoint.wait(_RETRY_SECONDS if waiting else _GAUGE_SECONDS)
+            self._passes.raise_failure()
             self._send_gauges()
         for job in list(self._files.values()):
             job.cancel()
