@@ -56,6 +56,7 @@ class Walk:
                 case commands.Send():
                     self.oracle.observe(json.loads(encode(command.event)))
                 case commands.StartResponse():
+                    assert command.plan.response_id not in self.running, "started twice"
                     self.running[command.plan.response_id] = command.plan
                 case commands.StopResponse():
                     self.running.pop(command.response_id, None)
@@ -123,8 +124,9 @@ class Walk:
         choice = self.random.randrange(3)
         epoch = self.state.epoch
         position = self.state.buffer.end_ms - self.state.epoch_start_ms
-        if choice == 0 and not self.speaking and self.state.recognizer_open:
-            self.utterance += 1
+        again = self.random.random() < 0.1
+        if choice == 0 and (again or not self.speaking) and self.state.recognizer_open:
+            self.utterance += not self.speaking
             self.speaking = True
             self.feed(inputs.SpeechBegan(epoch, self.utterance, max(0, position - 400)))
         elif choice == 1 and self.speaking:

@@ -1,4 +1,4 @@
-"""``POST /v1/realtime/client_secrets``."""
+"""``POST /v1/realtime/client_secrets``, and the short address of the voice page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from antiphon_core.errors import InvalidArgument
 from msgspec import Meta, Struct
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from antiphon_gateway.http import read_body
@@ -100,6 +100,12 @@ def _parse(body: bytes) -> ClientSecretRequest:
         ) from None
 
 
+async def open_voice_page(_request: Request) -> Response:
+    """The page, at its voice conversation."""
+    return RedirectResponse("/#voice")
+
+
 ROUTES: list[BaseRoute] = [
-    Route("/v1/realtime/client_secrets", create_client_secret, methods=["POST"])
+    Route("/v1/realtime/client_secrets", create_client_secret, methods=["POST"]),
+    Route("/voice", open_voice_page, methods=["GET"]),
 ]
