@@ -44,11 +44,18 @@ async def main(behaviour: str, bind: str) -> int:
             case "defect":
                 raise RuntimeError("defect in boot")
 
+    async def drain(grace: float) -> None:
+        if behaviour == "other work":
+            print(f"other work may take {grace:g} s", flush=True)
+            await asyncio.sleep(grace + 1)
+
     async def close() -> None:
         print("closed", flush=True)
 
-    policy = StopPolicy(drain_grace=5.0, boot_progress_limit=0.5 if behaviour == "stall" else 300)
-    return await run_service(server, boot, close=close, stop=stop, policy=policy, version="1")
+    policy = StopPolicy(drain_grace=20.0, boot_progress_limit=0.5 if behaviour == "stall" else 300)
+    return await run_service(
+        server, boot, drain=drain, close=close, stop=stop, policy=policy, version="1"
+    )
 
 
 sys.exit(run_main(lambda: main(sys.argv[1], sys.argv[2])))

@@ -68,6 +68,7 @@ async def run_service(
     server: RpcServer,
     boot: Callable[[], Awaitable[None]],
     *,
+    drain: Callable[[float], Awaitable[object]] | None = None,
     close: Callable[[], Awaitable[None]] | None = None,
     stop: StopRequest | None = None,
     policy: StopPolicy | None = None,
@@ -82,6 +83,8 @@ async def run_service(
         server: with all services added.
         boot: loads what the service needs and reports phases to the lifecycle; when it
             returns, the service is ready.
+        drain: waits up to the given seconds for work that is no RPC of the server, such as HTTP
+            requests; cancelled when the grace is skipped. Health answers meanwhile.
         close: frees what boot made; runs after the last call.
         stop: the wish to stop, where the service or its node admin has one to share.
         policy: times.
@@ -108,7 +111,7 @@ async def run_service(
             _report(server.service, error.message)
             lifecycle.failed(error.message)
             status = BOOT_REFUSED
-        await _wind_down(server, wish, times, orderly=status == 0)
+        await _wind_down(server, wish, times, drain, orderly=status == 0)
         await _close(close, times.close_limit)
         monitor.cancel()
         await asyncio.gather(monitor, return_exceptions=True)
@@ -184,22 +187,42 @@ async def _serve(lifecycle: Lifecycle, wish: StopRequest, failed: asyncio.Event)
 
 
 async def _wind_down(
-    server: RpcServer, wish: StopRequest, times: StopPolicy, *, orderly: bool
+    server: RpcServer,
+    wish: StopRequest,
+    times: StopPolicy,
+    drain: Callable[[float], Awaitable[object]] | None,
+    *,
+    orderly: bool,
 ) -> None:
-    """Drains the server; a second wish or a failure ends running calls at once."""
+    """Lets running work end; a second wish or a failure ends it at once."""
     grace = times.drain_grace if wish.grace is None else wish.grace
     server.lifecycle.draining(refuse_after=times.drain_delay, final=True)
     log.info("service_draining", running=server.calls.count, grace=grace)
     if orderly and server.lifecycle.is_live:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(wish.hurried.wait(), times.drain_delay)
-        idle = asyncio.ensure_future(server.calls.wait_idle(grace))
         hurry = asyncio.ensure_future(wish.hurried.wait())
-        await asyncio.wait((idle, hurry), return_when=asyncio.FIRST_COMPLETED)
-        for task in (idle, hurry):
+        ended = asyncio.ensure_future(_all_work_ended(server, drain, grace))
+        await asyncio.wait((ended, hurry), return_when=asyncio.FIRST_COMPLETED)
+        for task in (ended, hurry):
             task.cancel()
+        await asyncio.gather(ended, hurry, return_exceptions=True)
     server.lifecycle.stopped()
     await server.stop(0.0)
+
+
+async def _all_work_ended(
+    server: RpcServer, drain: Callable[[float], Awaitable[object]] | None, grace: float
+) -> None:
+    waits: list[Awaitable[object]] = [server.calls.wait_idle(grace)]
+    if drain is not None:
+        waits.append(asyncio.wait_for(drain(grace), grace))
+    outcomes = await asyncio.gather(*waits, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, TimeoutError):
+            log.warning("drain_grace_over", grace=grace)
+        elif isinstance(outcome, Exception):
+            log.error("drain_failed", exc_info=outcome)
 
 
 async def _close(close: Callable[[], Awaitable[None]] | None, limit: float) -> None:

@@ -134,28 +134,27 @@ async def test_a_slow_reader_gets_everything_and_holds_the_service_back(
         assert (await bench.chat()).status_code == 200
         await asyncio.sleep(0.05)
     assert calls_running(bench) == 1, "the service was not held back"
-    data = b""
+    data = bytearray()
     while b"[DONE]" not in data[-100:]:
         piece = await reader.read(1 << 20)
         assert piece
         data += piece
     writer.close()
-    chunks = unchunk(data)
-    events = events_of(chunks.decode())
+    events = events_of(unchunk(bytes(data)).decode())
     text = "".join(event["choices"][0]["delta"].get("content", "") for event in events[:-1])
     assert text == "".join(words)
 
 
 def unchunk(data: bytes) -> bytes:
     """The body of a chunked response."""
-    rest = data.partition(b"\r\n\r\n")[2]
-    body = b""
-    while rest:
-        size, _, rest = rest.partition(b"\r\n")
-        length = int(size, 16)
-        body += rest[:length]
-        rest = rest[length + 2 :]
-    return body
+    position = data.index(b"\r\n\r\n") + 4
+    pieces = []
+    while position < len(data):
+        line_end = data.index(b"\r\n", position)
+        start, length = line_end + 2, int(data[position:line_end], 16)
+        pieces.append(data[start : start + length])
+        position = start + length + 2
+    return b"".join(pieces)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
