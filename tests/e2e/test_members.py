@@ -49,7 +49,11 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Pat
 @pytest.mark.parametrize(
     "served",
     [
-        ("gateway", ["--bind", "127.0.0.1:{0}", "--node-bind", "127.0.0.1:{1}"], 0),
+        (
+            "gateway",
+            ["--port", "{0}", "--node-bind", "127.0.0.1:{1}", "--drain-notice-seconds", "0"],
+            0,
+        ),
         ("admin", ["--bind", "127.0.0.1:{0}", "--http-bind", "127.0.0.1:{1}"], 1),
     ],
     ids=["gateway", "admin"],

@@ -45,8 +45,10 @@ def test_the_gateway_dials_the_services_or_the_egress_listener(egress: bool):
     settings = EdgeSettings(port=9000, egress=egress)
     plans = {p.name: p for p in service_plans(Ports(9000), settings, Path("suite.toml"), {})}
     command = plans["gateway"].command
-    target = command[command.index("--llm-target") + 1]
-    assert target == f"{LOOPBACK}:{9008 if egress else 9002}"
+    assert command[command.index("--llm-targets") + 1] == f"{LOOPBACK}:9002"
+    assert ("--egress-target" in command) is egress
+    if egress:
+        assert command[command.index("--egress-target") + 1] == f"{LOOPBACK}:9008"
     assert plans["llm"].command[3:5] == ("--config", "suite.toml")
 
 

@@ -68,6 +68,8 @@ class ProxyPlan:
 
 def render(plan: ProxyPlan) -> str:
     """The Envoy configuration of a plan, as YAML text."""
-    template = resources.files("antiphon_cli.edge").joinpath("envoy.yaml.j2").read_text(encoding="utf-8")
+    template = (
+        resources.files("antiphon_cli.edge").joinpath("envoy.yaml.j2").read_text(encoding="utf-8")
+    )
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
     return environment.from_string(template).render(vars(plan))

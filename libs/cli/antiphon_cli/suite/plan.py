@@ -113,17 +113,20 @@ def service_plans(
     egress = f"{LOOPBACK}:{ports.egress}"
     gateway_node = f"{LOOPBACK}:{ports.gateway_node}"
     admin = f"{LOOPBACK}:{ports.admin}"
+    grace = str(settings.drain_grace_s)
     flags = {
-        "llm": ["--bind", llm],
-        "vocoder": ["--bind", vocoder],
+        "llm": ["--bind", llm, "--supervised", "--drain-grace-s", grace],
+        "vocoder": ["--bind", vocoder, "--drain-grace-s", grace],
         "gateway": [
-            *("--bind", f"{LOOPBACK}:{ports.gateway}", "--node-bind", gateway_node),
-            *("--llm-target", egress if settings.egress else llm),
-            *("--vocoder-target", egress if settings.egress else vocoder),
+            *("--host", LOOPBACK, "--port", str(ports.gateway), "--node-bind", gateway_node),
+            *("--llm-targets", llm, "--vocoder-targets", vocoder),
+            *(("--egress-target", egress) if settings.egress else ()),
+            *("--drain-notice-seconds", "0", "--drain-grace-seconds", grace),
         ],
         "admin": [
             *("--bind", admin, "--http-bind", f"{LOOPBACK}:{ports.admin_http}"),
             *("--replicas", f"llm={llm},vocoder={vocoder},gateway={gateway_node}"),
+            *("--drain-grace-s", grace),
         ],
     }
     nodes = {"llm": llm, "vocoder": vocoder, "gateway": gateway_node, "admin": admin}
@@ -132,10 +135,8 @@ def service_plans(
         command = [sys.executable, "-m", f"antiphon_{name}"]
         if config_file is not None:
             command += ["--config", str(config_file)]
-        command += [*arguments, "--drain-grace-s", str(settings.drain_grace_s)]
-        plans.append(
-            ServicePlan(name, (*command, *overrides.get(name, [])), node_target=nodes[name])
-        )
+        command += [*arguments, *overrides.get(name, [])]
+        plans.append(ServicePlan(name, tuple(command), node_target=nodes[name]))
     return plans
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import signal
+import os
 import sys
 import time
 from collections import deque
@@ -15,13 +14,7 @@ from pathlib import Path
 from antiphon_core.config import BOOT_REFUSED
 
 RESTART_WINDOW_S = 600.0
-PR_SET_PDEATHSIG = 1
-
-
-def _die_with_parent() -> None:
-    """Runs in the child before exec: the kernel ends it when the suite dies (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+_CHILD = Path(__file__).with_name("child.py")
 
 
 class ServiceProcess:
@@ -92,12 +85,11 @@ class ServiceProcess:
     async def _spawn(self) -> None:
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *self.command,
+                *(sys.executable, "-S", str(_CHILD), str(os.getpid()), *self.command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
             )
 
     async def _watch(self) -> None:
