@@ -16,9 +16,7 @@ RATE = 1000
 def trim(signal: np.ndarray, edges: list[int]) -> np.ndarray:
     trimmer = SilenceTrimmer(RATE)
     bounds = [0, *sorted(edges), len(signal)]
-    return np.concatenate(
-        [trimmer.push(signal[a:b]) for a, b in itertools.pairwise(bounds)]
-    )
+    return np.concatenate([trimmer.push(signal[a:b]) for a, b in itertools.pairwise(bounds)])
 
 
 @given(

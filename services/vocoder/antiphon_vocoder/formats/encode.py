@@ -202,6 +202,10 @@ _AV_SETTINGS: dict[Encoding, tuple[str, str, str, int, dict[str, str], dict[str,
     Encoding.AAC: ("adts", "aac", "fltp", 64_000, {}, {}),
 }  # fmt: skip
 
+_DELAYED_TAIL = {Encoding.MP3: 1152, Encoding.AAC: 1024}
+"""Silence written last where the container cannot tell the codec's delay: without it decoders
+would cut the end of the sound by as much."""
+
 
 class _AvContainer:
     """A compressed format; the container hands out each packet as soon as it is encoded."""
@@ -220,6 +224,7 @@ class _AvContainer:
         self._stream = stream
         self._rate = rate
         self._integer = sample_format == "s16"
+        self._tail = _DELAYED_TAIL.get(encoding, 0)
         self._position = 0
 
     def write(self, samples: NDArray[np.float32]) -> bytes:
@@ -235,6 +240,7 @@ class _AvContainer:
         return self._sink.take()
 
     def finish(self) -> bytes:
+        last = self.write(np.zeros(self._tail, np.float32)) if self._tail else b""
         self._output.mux(self._stream.encode(None))
         self._output.close()
-        return self._sink.take()
+        return last + self._sink.take()
