@@ -201,6 +201,11 @@ def engine_type() -> type[Engine]:
 
 
 @pytest.fixture
+def endpoint_type() -> type[RecordingEndpoint]:
+    return RecordingEndpoint
+
+
+@pytest.fixture
 def greedy_reference() -> Callable[[Sequence[int], int], list[int]]:
     return greedy
 

@@ -186,7 +186,7 @@ def exact_distribution(logits: np.ndarray, knobs: dict[str, Any]) -> np.ndarray:
 
 
 class TestDistribution:
-    DRAWS = 8_000
+    DRAWS = 4_000
 
     @pytest.mark.parametrize("vocabulary", [8, 64])
     @pytest.mark.parametrize("knobs", KNOBS, ids=lambda knobs: "-".join(knobs) or "plain")

@@ -21,6 +21,7 @@ from antiphon_llm.kvcache.fields import FieldSpec
 
 from .config_reader import UnsupportedConfig
 from .spec import DecoderSpec, LayerSpec
+from .workspace import LayerViews, Workspace
 
 if TYPE_CHECKING:
     from antiphon_nn.checkpoint import Checkpoint
@@ -75,6 +76,7 @@ class Decoder:
             _Block(spec, layer, load, f"model.layers.{index}", self._rope(layer.rope))
             for index, layer in enumerate(spec.layers)
         ]
+        self._workspace = Workspace(spec)
         self._final_norm = load.norm("model.norm")
         self._head, self.tied_head = self._load_head(load, checkpoint)
         checkpoint.check_coverage(IGNORED_TENSORS)
@@ -113,12 +115,13 @@ class Decoder:
         Stores the tokens' keys and values in ``views``, one per layer.
         """
         hidden = self._embedding(ids)
+        work = self._workspace.views(ids.shape[0])
         update: torch.Tensor | None = None
         for block, view in zip(self._blocks, views, strict=True):
             normed, hidden = _joined(block.attention_norm, hidden, update)
-            update = block.attention(normed, positions, meta, view)
+            update = block.attention(normed, positions, meta, view, work)
             normed, hidden = _joined(block.feed_forward_norm, hidden, update)
-            update = block.feed_forward(normed)
+            update = block.feed_forward(normed, work)
         return _joined(self._final_norm, hidden, update)[0]
 
     def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -196,21 +199,23 @@ class _Block:
         return sum(part.nbytes for part in parts)
 
     def attention(
-        self, x: torch.Tensor, positions: torch.Tensor, meta: AttentionMeta, view: CacheView
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        meta: AttentionMeta,
+        view: CacheView,
+        work: LayerViews,
     ) -> torch.Tensor:
         """Attention's contribution (N, H) to the residual stream for normed x (N, H)."""
         layer = self._layer
-        qkv = self._qkv(x).view(x.shape[0], -1, layer.head_dim)
-        queries = qkv[:, : layer.heads]
-        keys = qkv[:, layer.heads : layer.heads + layer.kv_heads]
-        values = qkv[:, layer.heads + layer.kv_heads :]
+        self._qkv(x, work.qkv)
         if self._query_norm is not None and self._key_norm is not None:
-            self._query_norm(queries, out=queries)
-            self._key_norm(keys, out=keys)
-        self._rope(queries, keys, positions)
-        store_kv(keys, values, view.keys, view.values, meta.write_slot)
-        mixed = paged_attention(
-            queries,
+            self._query_norm(work.queries, work.queries)
+            self._key_norm(work.keys, work.keys)
+        self._rope(work.queries, work.keys, positions)
+        store_kv(work.keys, work.values, view.keys, view.values, meta.write_slot)
+        paged_attention(
+            work.queries,
             view.keys,
             view.values,
             query_start=meta.query_start,
@@ -220,16 +225,19 @@ class _Block:
             scale=layer.scale,
             window=layer.window,
             softcap=layer.softcap,
+            out=work.mixed,
         )
-        output = self._output(mixed.view(x.shape[0], -1))
+        self._output(work.mixed_rows, work.update)
         norm = self._attention_output_norm
-        return output if norm is None else norm(output, out=output)
+        return work.update if norm is None else norm(work.update, work.update)
 
-    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+    def feed_forward(self, x: torch.Tensor, work: LayerViews) -> torch.Tensor:
         """The feed-forward contribution (N, H) for normed x (N, H)."""
-        output = self._down(self._activation(self._gate_up(x)))
+        self._gate_up(x, work.gate_up)
+        self._activation(work.gate, work.up, out=work.activated)
+        self._down(work.activated, work.update)
         norm = self._feed_forward_output_norm
-        return output if norm is None else norm(output, out=output)
+        return work.update if norm is None else norm(work.update, work.update)
 
 
 class _Loader:

@@ -1,0 +1,149 @@
+"""The engine as the process that the front starts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+from antiphon_core.ipc.worker import WorkerExit, WorkerProcess
+from antiphon_llm.engine.__main__ import EXIT_FAULT, serve
+from antiphon_llm.messages import (
+    Boot,
+    BootPhase,
+    Cancel,
+    EngineConfig,
+    Fault,
+    Finish,
+    FromEngine,
+    Gauges,
+    Hello,
+    Sampling,
+    Shutdown,
+    StepOutputs,
+    Submit,
+)
+from transformers import LlamaConfig, LlamaForCausalLM
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, eos_token_id=95,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+class Front:
+    """Starts an engine process and keeps what it says."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.messages: list[object] = []
+        self.exits: list[WorkerExit] = []
+        self._news = asyncio.Event()
+        self.worker = WorkerProcess(
+            name="llm-engine",
+            module="antiphon_llm.engine",
+            inbound=FromEngine,
+            on_message=self._on_message,
+            on_exit=self._on_exit,
+            restart_limit=0,
+            start_message=Boot(config),
+        )
+
+    def _on_message(self, message: object) -> None:
+        self.messages.append(message)
+        self._news.set()
+
+    def _on_exit(self, exit: WorkerExit) -> None:
+        self.exits.append(exit)
+        self._news.set()
+
+    async def until(self, kind: type[T], count: int = 1) -> list[T]:
+        """The first ``count`` messages of a kind."""
+        while True:
+            found = [message for message in self.messages if isinstance(message, kind)]
+            if len(found) >= count:
+                return found
+            self._news.clear()
+            await asyncio.wait_for(self._news.wait(), 120)
+
+    async def finish_of(self, request_id: str) -> Finish:
+        while True:
+            for message in self.messages:
+                if isinstance(message, StepOutputs):
+                    for finish in message.finished:
+                        if finish.request_id == request_id:
+                            return finish
+            self._news.clear()
+            await asyncio.wait_for(self._news.wait(), 120)
+
+
+@pytest.fixture
+async def front(checkpoint: Path) -> AsyncIterator[Front]:
+    front = Front(EngineConfig(model_path=str(checkpoint), threads=1))
+    await front.worker.start()
+    yield front
+    await front.worker.stop(5.0)
+
+
+async def test_boots_serves_cancels_and_ends(front: Front) -> None:
+    hello = (await front.until(Hello))[0]
+    assert (hello.architecture, hello.context_limit, hello.eos_ids) == (
+        "LlamaForCausalLM", 128, [95],
+    )  # fmt: skip
+    phases = [message.phase for message in front.messages if isinstance(message, BootPhase)]
+    assert phases == ["configure", "load_weights", "allocate_kv", "warm_up"]
+    front.worker.send(Submit("a", [1, 2, 3], Sampling(temperature=0.0, max_tokens=5)))
+    front.worker.send(Submit("b", [1, 2, 3], Sampling(max_tokens=120, ignore_eos=True)))
+    front.worker.send(Cancel("b"))
+    front.worker.send(Cancel("c"))
+    front.worker.send(Submit("c", [1], Sampling()))
+    assert (await front.finish_of("a")).reason in ("length", "stop")
+    assert (await front.finish_of("b")).reason == "cancelled"
+    assert (await front.finish_of("c")).reason == "cancelled"
+    front.messages.clear()
+    idle = (await front.until(Gauges, 2))[-1]
+    assert (idle.running, idle.kv_used, idle.waiting) == (0, 0, 0)
+    front.worker.send(Shutdown())
+    while not front.exits:
+        await asyncio.sleep(0.02)
+    assert (front.exits[0].code, front.exits[0].signal) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_path": "/nowhere/at/all.gguf"}, ["does not exist"]),
+        ({"device": "tpu"}, ["device", "tpu", "cpu"]),
+        ({"dtype": "int3"}, ["dtype", "int3", "float32"]),
+        ({"step_tokens": 4}, ["step_tokens"]),
+        ({"context_limit": 4096}, ["context_limit", "128"]),
+    ],
+)
+def test_a_boot_that_cannot_work_is_a_fault_with_its_reason(
+    checkpoint: Path, endpoint_type, change: dict[str, object], words: list[str]
+) -> None:
+    endpoint = endpoint_type()
+    fields = {"model_path": str(checkpoint), **change}
+    endpoint.inbox.append(Boot(EngineConfig(**fields)))
+    assert serve(endpoint) == EXIT_FAULT
+    fault = endpoint.sent[-1]
+    assert isinstance(fault, Fault)
+    assert fault.reason == "BOOT_FAILED" and fault.phase
+    assert all(word in fault.message for word in words), fault.message
+
+
+def test_shutdown_before_boot_ends_at_once(endpoint_type) -> None:
+    endpoint = endpoint_type()
+    endpoint.inbox.append(Shutdown())
+    assert serve(endpoint) == 0
