@@ -124,7 +124,7 @@ async def test_random_aborts_leave_nothing_behind(bench: GatewayBench) -> None:
 async def test_a_slow_reader_gets_everything_and_holds_the_service_back(
     bench: GatewayBench,
 ) -> None:
-    words = tuple(f"{index:07d} " * 64 for index in range(12_000))
+    words = tuple(f"{index:07d} " * 512 for index in range(2_000))
     bench.fakes.llm.script = LlmScript(words=words)
     reader, writer = await send_raw(bench, "/v1/chat/completions", chat_body(stream=True))
     await until(lambda: calls_running(bench) == 1)

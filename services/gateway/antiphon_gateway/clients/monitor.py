@@ -15,6 +15,7 @@ from antiphon_core.logs import get_logger
 STALE_SECONDS = 3.0
 """A status older than this says nothing any more."""
 
+_SECOND_LOOK_SECONDS = 0.5
 _RECONNECT_SECONDS = 0.25
 _CATALOG_SECONDS = 10.0
 _SERVING = (node_pb2.NODE_STATE_READY, node_pb2.NODE_STATE_DEGRADED)
@@ -45,7 +46,7 @@ class BackendMonitor:
         self._stub: Any = node_pb2_grpc.NodeAdminServiceStub(channel)
         self._reload = reload
         self._status: node_pb2.NodeStatus | None = None
-        self._seen_at = -STALE_SECONDS
+        self._is_fresh = False
         self._loaded_boot = ""
         self._loaded_at = 0.0
         self._was_ready = False
@@ -103,19 +104,18 @@ class BackendMonitor:
             except (AntiphonError, grpc.aio.AioRpcError, TimeoutError) as error:
                 if self._is_fresh:
                     log.warning("backend_lost", backend=self.name, error=str(error)[:300])
-                self._seen_at = -STALE_SECONDS
             finally:
+                self._is_fresh = False
                 call.cancel()
             await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _follow(self, call: Any) -> None:
         while True:
-            message = await asyncio.wait_for(call.read(), STALE_SECONDS * 2)
+            message = await _read_before_stale(call)
             if message is grpc.aio.EOF:
-                self._seen_at = -STALE_SECONDS
                 return
             self._status = message.status
-            self._seen_at = time.monotonic()
+            self._is_fresh = True
             if message.status.state in _SERVING and self._catalog_is_due:
                 await self._reload()
                 self._loaded_at = time.monotonic()
@@ -125,13 +125,27 @@ class BackendMonitor:
                 self._was_ready = True
 
     @property
-    def _is_fresh(self) -> bool:
-        return time.monotonic() - self._seen_at < STALE_SECONDS
-
-    @property
     def _catalog_is_due(self) -> bool:
         assert self._status is not None
         return (
             self._loaded_boot != self._status.boot_id
             or time.monotonic() - self._loaded_at > _CATALOG_SECONDS
         )
+
+
+async def _read_before_stale(call: Any) -> Any:
+    """The next status.
+
+    Raises:
+        TimeoutError: none came in STALE_SECONDS.
+    """
+    reading = asyncio.ensure_future(call.read())
+    try:
+        # The second wait is for a status that arrived while this process's own loop was held up.
+        for seconds in (STALE_SECONDS - _SECOND_LOOK_SECONDS, _SECOND_LOOK_SECONDS):
+            done, _ = await asyncio.wait((reading,), timeout=seconds)
+            if done:
+                return reading.result()
+        raise TimeoutError(f"no status for {STALE_SECONDS:g} s")
+    finally:
+        reading.cancel()

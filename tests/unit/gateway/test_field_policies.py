@@ -1,0 +1,96 @@
+"""Every field of the official SDK has a class here, and served fields have a wire field."""
+
+from __future__ import annotations
+
+import typing
+
+import msgspec
+import pytest
+from antiphon_core.errors import InvalidArgument
+from antiphon_gateway.openai import audio, chat, completions, fields, text
+from antiphon_gateway.openai.decode import apply_policies
+from openai.types import completion_create_params, embedding_create_params
+from openai.types.audio import (
+    speech_create_params,
+    transcription_create_params,
+    translation_create_params,
+)
+from openai.types.chat import completion_create_params as chat_create_params
+
+ENDPOINTS = {
+    "chat": (
+        fields.CHAT,
+        chat.ChatRequest,
+        chat_create_params.CompletionCreateParamsNonStreaming,
+        chat_create_params.CompletionCreateParamsStreaming,
+    ),
+    "completions": (
+        fields.COMPLETION,
+        completions.CompletionRequest,
+        completion_create_params.CompletionCreateParamsNonStreaming,
+        completion_create_params.CompletionCreateParamsStreaming,
+    ),
+    "embeddings": (
+        fields.EMBEDDING,
+        text.EmbeddingRequest,
+        embedding_create_params.EmbeddingCreateParams,
+    ),
+    "speech": (fields.SPEECH, audio.SpeechRequest, speech_create_params.SpeechCreateParams),
+    "transcriptions": (
+        fields.TRANSCRIPTION,
+        audio.TranscriptionForm,
+        transcription_create_params.TranscriptionCreateParamsNonStreaming,
+        transcription_create_params.TranscriptionCreateParamsStreaming,
+    ),
+    "translations": (
+        fields.TRANSLATION,
+        audio.TranscriptionForm,
+        translation_create_params.TranslationCreateParams,
+    ),
+    "tokenize": (fields.TOKENIZE, text.TokenizeRequest),
+    "detokenize": (fields.DETOKENIZE, text.DetokenizeRequest),
+}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_every_sdk_field_has_a_class(endpoint: str) -> None:
+    policies, _, *params = ENDPOINTS[endpoint]
+    for kind in params:
+        names = typing.get_type_hints(kind).keys()
+        assert set(names) <= set(policies), endpoint
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_served_fields_and_wire_fields_are_the_same(endpoint: str) -> None:
+    policies, wire, *_ = ENDPOINTS[endpoint]
+    served = {n for n, p in policies.items() if p.kind is fields.FieldClass.SERVED} - {"file"}
+    declared = {field.encode_name for field in msgspec.structs.fields(wire)}
+    if endpoint == "translations":
+        declared &= served
+    assert served == declared
+
+
+def test_refused_fields_are_named_with_what_is_allowed() -> None:
+    with pytest.raises(InvalidArgument) as error:
+        apply_policies({"store": b"true"}, fields.CHAT, endpoint="chat", strict_fields=False)
+    assert (error.value.reason, error.value.field) == ("UNSUPPORTED_OPTION", "store")
+    assert error.value.metadata["allowed"] == "false"
+
+
+@pytest.mark.parametrize("raw", [b"null", b"false"])
+def test_harmless_values_of_refused_fields_pass(raw: bytes) -> None:
+    given = {"store": raw}
+    assert apply_policies(given, fields.CHAT, endpoint="chat", strict_fields=True) == []
+
+
+def test_unknown_fields_are_named_or_refused() -> None:
+    given = {f"x{index}": b"1" for index in range(12)}
+    headers = apply_policies(given, fields.CHAT, endpoint="chat", strict_fields=False)
+    assert headers == [(b"x-antiphon-ignored", b"x0, x1, x2, x3, x4, x5, x6, x7")]
+    with pytest.raises(InvalidArgument, match="x0"):
+        apply_policies(given, fields.CHAT, endpoint="chat", strict_fields=True)
+
+
+def test_names_cannot_break_the_header() -> None:
+    headers = apply_policies({"a\r\nb": b"1"}, fields.CHAT, endpoint="chat", strict_fields=False)
+    assert headers == [(b"x-antiphon-ignored", b"a??b")]
