@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ from antiphon_core.rpc.server import RpcServer
 
 SAMPLES_A_CHARACTER = 1200
 """The voice speaks a character in 50 ms at 24 kHz."""
+LOUD_ENOUGH = 600
 LOUD = b"\x00\x40"
 """One sample that the recogniser takes for speech."""
 
@@ -243,13 +245,18 @@ class _Ear:
         self._utterance += 1
         return self._utterance
 
+    def _is_loud(self, step: bytes) -> bool:
+        if self._step_bytes == 80:
+            return max(step) > 2
+        return max(map(abs, array("h", step))) > LOUD_ENOUGH
+
     def hear(self, audio: bytes) -> list[rec.StreamingRecognizeResponse]:
         events = []
         self._rest += audio
         while len(self._rest) >= self._step_bytes:
             step, self._rest = self._rest[: self._step_bytes], self._rest[self._step_bytes :]
             self._steps += 1
-            loud = max(step[1::2]) > 2
+            loud = self._is_loud(step)
             self._quiet = 0 if loud else self._quiet + 1
             if self._manual:
                 continue

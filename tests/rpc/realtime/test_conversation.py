@@ -289,7 +289,7 @@ async def test_a_slow_reader_stalls_only_itself_and_is_closed() -> None:
     gateway.script.audio_bytes_a_piece = 200_000
     try:
         async with gateway.session() as other:
-            async with gateway.session(max_queue=1) as client:
+            async with gateway.session(max_queue=1, close_timeout=0.2) as client:
                 await client.say("flood")
                 await client.send("response.create")
                 await client.until("response.created")
