@@ -51,7 +51,7 @@ def test_sse_is_not_buffered(suite: RunningSuite):
     assert arrivals[-1][1] == "data: [DONE]"
     spread = arrivals[-1][0] - arrivals[0][0]
     gaps = [b[0] - a[0] for a, b in itertools.pairwise(arrivals)]
-    assert len(arrivals) > 20
+    assert len(arrivals) > 10
     assert max(gaps) < 0.8 * spread, "all tokens came in one burst"
 
 
@@ -123,4 +123,4 @@ def test_every_service_is_ready_in_the_admins_view(suite: RunningSuite):
     assert all(replica["ready"] for replica in replicas.values())
     metrics = httpx.get(f"http://127.0.0.1:{suite.port + 5}/metrics").text
     for replica in replicas:
-        assert f'antiphon_up{{service="{replica[:-2]}",replica="{replica}"}} 1.0' in metrics
+        assert f'antiphon_up{{replica="{replica}",service="{replica[:-2]}"}} 1.0' in metrics

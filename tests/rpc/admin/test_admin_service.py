@@ -18,6 +18,7 @@ from antiphon_admin.clients import NodeClient
 from antiphon_admin.config import AdminSettings
 from antiphon_admin.fleet import Fleet, Replica
 from antiphon_admin.http import OperationsServer, make_app
+from antiphon_admin.metrics_merge import merge
 from antiphon_admin.servicer import AdminServicer
 from antiphon_core.errors import InvalidArgument, NotFound
 from antiphon_core.lifecycle import Lifecycle
@@ -125,6 +126,14 @@ async def test_metrics_of_all_replicas_parse_as_one_document():
     }
     handled = next(f for f in families if f.name == "antiphon_grpc_server_handled")
     assert {s.labels["replica"] for s in handled.samples} >= {"llm-0", "llm-1"}
+
+
+def test_a_malformed_document_hides_only_its_own_replica():
+    good = b"# TYPE antiphon_rows gauge\nantiphon_rows 3.0\n# EOF\n"
+    text = merge([("llm", "llm-0", good), ("vocoder", "vocoder-0", b"not openmetrics")]).decode()
+    assert 'antiphon_rows{replica="llm-0",service="llm"} 3.0' in text
+    assert 'antiphon_up{replica="llm-0",service="llm"} 1.0' in text
+    assert 'antiphon_up{replica="vocoder-0",service="vocoder"} 0.0' in text
 
 
 async def test_snapshots_report_a_failing_replica_beside_the_others():
