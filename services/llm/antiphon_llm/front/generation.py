@@ -236,14 +236,20 @@ class Generation:
     # Inside
 
     def _may_accept(self) -> bool:
-        """Whether no refusal can come any more: the engine answers every submit at once."""
+        """Whether no refusal of a choice can come any more.
+
+        The engine says when a choice gets a row or is refused, not when it queues. It reads its
+        inbox before each step, so a choice that is silent when a sibling has drawn its second
+        token waits in the queue.
+        """
         if self.error is not None:
             return False
-        asked = self.prepared.sampling.prompt_logprobs >= 0
-        started = any(choice.output_tokens or choice.reason for choice in self.choices)
-        if asked:
-            return self._prompt_scores is not None or started
-        return started or len(self._admitted) == len(self.choices)
+        if self.prepared.sampling.prompt_logprobs >= 0 and self._prompt_scores is None:
+            return any(choice.reason for choice in self.choices)
+        answered = (
+            choice.index in self._admitted or choice.reason != "" for choice in self.choices
+        )
+        return all(answered) or any(choice.output_tokens > 1 for choice in self.choices)
 
     def _accept(self) -> Accepted:
         prepared = self.prepared

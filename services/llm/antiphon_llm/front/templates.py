@@ -16,7 +16,6 @@ from antiphon_llm.front.conversation import Conversation, guard_values, template
 from antiphon_llm.front.errors import ModelSourceError
 from antiphon_llm.front.sandbox import (
     TemplateEnvironment,
-    TemplateLimitError,
     TemplateRefusal,
     render,
 )
@@ -145,7 +144,8 @@ class ChatTemplate:
                 reason="TEMPLATE_ERROR",
                 field="chat.messages",
             ) from None
-        except (TemplateLimitError, jinja2.TemplateError, TypeError, ValueError) as error:
+        except Exception as error:
+            # Foreign code: whatever it raises on this input is its refusal of the input.
             raise InvalidArgument(
                 f"the chat template failed on these messages: {error}",
                 reason="TEMPLATE_ERROR",
@@ -207,8 +207,8 @@ class ChatTemplate:
             variables = {**self._base, "messages": messages, "add_generation_prompt": True}
             try:
                 return probe in self._render(variables)
-            except (TemplateRefusal, TemplateLimitError, jinja2.TemplateError, TypeError):
-                return False
+            except Exception:
+                return False  # Foreign code that does not take this form of content.
 
         return not shows(probe) and shows([{"type": "text", "text": probe}])
 

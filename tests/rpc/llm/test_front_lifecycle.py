@@ -1,0 +1,152 @@
+"""Boot, engine death, restart, node admin."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from antiphon.admin.v1 import node_pb2
+from antiphon.llm.v1 import generate_pb2, llm_service_pb2
+from antiphon_core import metrics
+from antiphon_core.errors import FailedPrecondition, NotFound, Unavailable
+from antiphon_core.lifecycle import State
+from antiphon_core.rpc.streams import messages, open_stream, result
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from llm_bench import LlmBench, limit, tokens, until
+from scripted_engine import COUNT, HOLD, Script
+
+
+async def test_a_killed_engine_fails_every_live_request_and_comes_back(
+    llm_process: LlmBench,
+) -> None:
+    llm = llm_process
+    errors: list[Unavailable] = []
+    started = asyncio.Barrier(9)
+
+    async def stream() -> None:
+        try:
+            async with open_stream(llm.stub.Generate(tokens(COUNT, stop=limit(4000)))) as call:
+                first = True
+                async for message in messages(call):
+                    if first and message.HasField("delta"):
+                        first = False
+                        await started.wait()
+        except Unavailable as error:
+            errors.append(error)
+
+    tasks = [asyncio.create_task(stream()) for _ in range(8)]
+    await asyncio.wait_for(started.wait(), 20)
+    os.kill(llm.worker.pid, signal.SIGKILL)
+    took = await until(lambda: len(errors) == 8)
+    assert took < 1.0
+    assert {error.reason for error in errors} == {"WORKER_DIED"}
+    assert all(error.retry_after for error in errors)
+    await asyncio.gather(*tasks)
+    await until(lambda: llm.lifecycle.state is State.READY, 20)
+    found = await llm.generate(tokens(COUNT, stop=limit(3)))
+    assert found.completed[0].usage.output_tokens == 3
+    assert llm.front.measures().worker_restarts == 1
+
+
+async def test_while_the_engine_restarts_new_work_is_refused(llm_process: LlmBench) -> None:
+    llm = llm_process
+    os.kill(llm.worker.pid, signal.SIGKILL)
+    await until(lambda: llm.lifecycle.state is State.BOOTING)
+    with pytest.raises(Unavailable) as caught:
+        await llm.generate(tokens(COUNT))
+    assert caught.value.reason == "BOOTING"
+    health = HealthStub(llm.channel)
+    ready = await health.Check(health_pb2.HealthCheckRequest(service="ready"))
+    live = await health.Check(health_pb2.HealthCheckRequest(service="live"))
+    assert (ready.status, live.status) == (2, 1)
+    await until(lambda: llm.lifecycle.state is State.READY, 20)
+
+
+async def test_spent_restarts_fail_the_service(llm: LlmBench) -> None:
+    """An engine in a thread is never restarted."""
+    call = llm.stub.Generate(tokens(HOLD))
+    reading = asyncio.ensure_future(call.read())
+    await until(lambda: llm.front.measures().waiting == 1)
+    llm.worker.send(_unknown())
+    await until(lambda: llm.lifecycle.state is State.FAILED)
+    assert "restarts are used up" in llm.lifecycle.reason
+    await asyncio.gather(reading, return_exceptions=True)
+    assert call.done()
+
+
+def _unknown() -> object:
+    """A message that the scripted engine chokes on."""
+    from antiphon_llm.messages import Sampling, Submit
+
+    return Submit(request_id="bad", prompt_ids=[], sampling=Sampling())
+
+
+async def test_before_boot_calls_are_refused_and_node_admin_answers(model_cache: Path) -> None:
+    made = LlmBench(model_cache, Script())
+    booting = asyncio.create_task(made.start())
+    await until(lambda: hasattr(made, "stub"))
+    with pytest.raises(Unavailable) as caught:
+        await made.generate(tokens(COUNT))
+    assert caught.value.reason == "BOOTING"
+    info = await result(made.node.GetServerInfo(node_pb2.GetServerInfoRequest()))
+    assert (info.service, info.device) == ("llm", "cpu")
+    await booting
+    assert [phase.name for phase in made.lifecycle.snapshot().phases][-1] == "readiness request"
+    await made.stop()
+
+
+async def test_a_bad_model_refuses_the_boot(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.gguf"
+    notes.write_text("these are my notes, not a model")
+    made = LlmBench(tmp_path, Script(), model=str(notes))
+    with pytest.raises(FailedPrecondition, match="not a GGUF file"):
+        await made.start()
+    await made.stop()
+
+
+async def test_status_snapshot_and_metrics_tell_the_same_story(llm: LlmBench) -> None:
+    before = metrics.value("requests_total", operation="generate", finish_reason="length") or 0
+    drawn = metrics.value("tokens_total", type="output") or 0
+    for _ in range(3):
+        await llm.generate(tokens(COUNT, choice_count=2, stop=limit(5)))
+    after = metrics.value("requests_total", operation="generate", finish_reason="length")
+    assert after == before + 3
+    assert metrics.value("tokens_total", type="output") == drawn + 30
+    snapshot = await result(llm.node.GetSnapshot(node_pb2.GetSnapshotRequest()))
+    assert snapshot.status.models == ["smollm2-135m-instruct"]
+    assert snapshot.status.slots_total == 8
+    assert snapshot.status.kv_entries_total == 100
+    record = snapshot.requests[-1]
+    assert (record.operation, record.finish_reason) == ("generate", "length")
+    assert [phase.name for phase in record.phases] == ["queued", "prefill", "answer"]
+    assert record.output_count == 10
+
+
+async def test_an_operator_ends_one_request_normally(llm: LlmBench) -> None:
+    finished = None
+    async with open_stream(llm.stub.Generate(tokens(COUNT, stop=limit(4000)))) as call:
+        async for message in messages(call):
+            if message.HasField("accepted"):
+                stop = node_pb2.StopRequestRequest(request_id=message.accepted.request_id)
+                await result(llm.node.StopRequest(stop))
+            if message.HasField("finished"):
+                finished = message.finished
+            last = message
+    assert finished is not None
+    assert finished.reason == generate_pb2.FINISH_REASON_CANCELLED
+    assert last.WhichOneof("event") == "completed"
+    with pytest.raises(NotFound):
+        await result(llm.node.StopRequest(node_pb2.StopRequestRequest(request_id="gone")))
+
+
+async def test_a_model_name_is_resolved_by_any_of_its_names(model_cache: Path) -> None:
+    made = LlmBench(model_cache, Script(), served_name="team/chat", aliases=["default"])
+    await made.start()
+    for name in ("", "team/chat", "chat", "default", "smollm2-135m-instruct"):
+        model = await result(made.stub.GetModel(llm_service_pb2.GetModelRequest(model=name)))
+        assert model.model.id == "team/chat"
+    await made.stop()

@@ -1,0 +1,119 @@
+"""Settings that contradict are refused; models are found, verified and named when missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from antiphon_core.config import ConfigError, load_settings
+from antiphon_core.errors import FailedPrecondition
+from antiphon_llm import checkpoint
+from antiphon_llm.checkpoint import PackagedModel, resolve
+from antiphon_llm.config import LlmSettings
+from antiphon_llm.front.model import load_text_model
+
+
+def load(*flags: str) -> LlmSettings:
+    return load_settings(LlmSettings, section="llm", argv=flags, environ={})
+
+
+def test_defaults_follow_the_device() -> None:
+    cpu = load().engine_config(Path("m.gguf"))
+    assert (cpu.max_rows, cpu.step_tokens, cpu.prefill_chunk, cpu.queue_limit) == (8, 512, 256, 64)
+    gpu = load("--device", "cuda").engine_config(Path("m.gguf"))
+    assert (gpu.max_rows, gpu.step_tokens, gpu.prefill_chunk) == (64, 4096, 2048)
+    assert gpu.queue_limit == 512
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--graphs", "on"), "eager by declaration"),
+        (("--graph-rows-max", "8"), "eager by declaration"),
+        (("--overlap-depth", "1"), "overlap_depth is 1"),
+        (("--upload-mode", "packed"), "uploads are views"),
+        (("--memory-share", "0"), "memory_share is 0"),
+        (("--step-tokens", "4"), "smaller than max_rows"),
+        (("--prefill-chunk", "1024"), "larger than step_tokens"),
+        (("--device", "tpu"), "device"),
+        (("--max-rows", "x"), "max_rows"),
+        (("--max-row", "4"), "did you mean 'max_rows'"),
+    ],
+)
+def test_unserved_values_are_refused(flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(*flags)
+
+
+def test_digests_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = resolve("smollm2-135m-instruct", tmp_path)
+    assert (first.kind, first.name) == ("gguf", "smollm2-135m-instruct")
+
+    def no_reading(*_: object) -> None:
+        raise AssertionError("the file was read again")
+
+    monkeypatch.setattr(checkpoint.hashlib, "file_digest", no_reading)
+    assert resolve("smollm2-135m-instruct", tmp_path) == first
+
+
+def test_parts_are_joined_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "part_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "a").write_bytes(b"one")
+    (package / "b").write_bytes(b"two")
+    monkeypatch.syspath_prepend(tmp_path)
+    digest = checkpoint.hashlib.sha256(b"onetwo").hexdigest()
+    model = PackagedModel("parts", (("part_package", "a"), ("part_package", "b")), digest, "m.gguf")
+    monkeypatch.setitem(checkpoint.PACKAGED_MODELS, "parts", model)
+    source = resolve("parts", tmp_path / "cache")
+    assert source.path.read_bytes() == b"onetwo"
+    (package / "b").write_bytes(b"TWO")
+    source.path.unlink()
+    with pytest.raises(FailedPrecondition, match="parts are damaged"):
+        resolve("parts", tmp_path / "cache")
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = PackagedModel("some-package", (("no_such_module", "m.gguf"),), "", "m.gguf")
+    monkeypatch.setitem(checkpoint.PACKAGED_MODELS, "absent", model)
+    with pytest.raises(FailedPrecondition, match=r"some-package.*make setup"):
+        resolve("absent", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("nonsense", "no alias"),
+        ("/no/such.gguf", "no such file"),
+        ("./no/such", "no such file"),
+    ],
+)
+def test_what_is_no_model_is_explained(tmp_path: Path, model: str, message: str) -> None:
+    with pytest.raises(FailedPrecondition, match=message) as caught:
+        resolve(model, tmp_path)
+    assert caught.value.field == "model"
+
+
+def test_directories_and_files(tmp_path: Path) -> None:
+    with pytest.raises(FailedPrecondition, match=r"no config\.json"):
+        resolve(str(tmp_path), tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert resolve(str(tmp_path), tmp_path).kind == "directory"
+    (tmp_path / "weights.bin").touch()
+    with pytest.raises(FailedPrecondition, match=r"must be a \.gguf"):
+        resolve(str(tmp_path / "weights.bin"), tmp_path)
+
+
+def test_a_text_file_as_gguf_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "notes.gguf"
+    path.write_text("these are my notes, not a model")
+    with pytest.raises(FailedPrecondition, match=r"notes\.gguf: not a GGUF file"):
+        load_text_model(resolve(str(path), tmp_path), None)
+
+
+def test_the_default_models_facts(tmp_path: Path) -> None:
+    loaded = load_text_model(resolve("smollm2-135m-instruct", tmp_path), None)
+    assert loaded.weights.quantisation == "Q4_1"
+    assert loaded.weights.parameter_count == 134_515_008
+    assert loaded.template is not None

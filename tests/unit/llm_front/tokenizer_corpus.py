@@ -1,0 +1,35 @@
+"""Strings on which our tokenizers must agree with the reference."""
+
+from __future__ import annotations
+
+CORPUS = [
+    "Hello world",
+    " leading and trailing ",
+    "  hello   world\n\n\tx",
+    "def f(a: int) -> int:\n    return a ** 2  # ok\n\n\nclass B:\n\tpass\n",
+    "12345 678 3.14159 1,000,000",
+    "don't I'll We'VE it's 'quoted' O'Neill",
+    "naïve café Ångström ﬁ e\u0301 ß ẞ",
+    "日本語のテキスト 中文字符 한국어",
+    "Привет, мир! Γειά σου Κόσμε",
+    "مرحبا بالعالم שלום",
+    "🎉👨‍👩‍👧 🇫🇷 👍🏽\u200d\u00a0x",
+    "\x00\x01\x7f\u0080",
+    "a<table>b</table><b>c</b>",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "<start_of_turn>user\nhi<end_of_turn>\n",
+    "<bos>x<eos></s><s><pad>",
+    "   ",
+    "\n\n\n\n\n\t\t\t",
+    "x" * 200,
+    "https://example.org/a?b=c&d=%20#frag",
+    '{"key": [1, 2, {"nested": null}], "s": "a\\"b"}',
+    "The quick brown fox jumps over the lazy dog. " * 5,
+    "snake_case CamelCase kebab-case SCREAMING_CASE",
+    "E=mc² ∑∫√ ½ ™ © …",
+    "tab\tseparated\tvalues\r\nwindows\r\nlines",
+    "\ufeffbyte order mark",
+    "emoji😀in😀between",
+    "𝕳𝖊𝖑𝖑𝖔 𐍈 𠜎",
+    "",
+]
