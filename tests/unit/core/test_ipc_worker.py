@@ -232,19 +232,21 @@ async def test_a_raising_callback_does_not_stop_the_stream(worker_modules: Path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
-def test_the_worker_dies_with_its_parent(worker_modules: Path) -> None:
+def test_the_worker_dies_with_its_parent(worker_modules: Path, tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, str(worker_modules / "orphan_parent.py")],
         stdout=subprocess.PIPE,
-        env=process_environment(),
+        env=process_environment({"TMPDIR": str(tmp_path)}),
         text=True,
     )
     assert parent.stdout is not None
-    worker_pid = next(int(line) for line in parent.stdout if line.strip().isdigit())
-    os.kill(worker_pid, 0)
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
+    try:
+        worker_pid = next(int(line) for line in parent.stdout if line.strip().isdigit())
+        os.kill(worker_pid, 0)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
     deadline = time.monotonic() + 2.0
     while _runs(worker_pid) and time.monotonic() < deadline:
         time.sleep(0.01)
