@@ -14,6 +14,7 @@ OPERATIONS = (
     "add_rms_norm",
     "gather_rows",
     "gelu_tanh_mul",
+    "pack",
     "paged_attention",
     "quant_linear",
     "rms_norm",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
+from antiphon_kernels.cpu import library
 from antiphon_kernels.quant_linear import FORMATS, dequantise, gather_rows, pack, stack
 from antiphon_kernels.quant_linear.cases import Shape, random_blocks
 from antiphon_kernels.quant_linear.formats import FLOAT_DTYPES
@@ -16,11 +19,13 @@ QUANTISED = [kind for kind in FORMATS if kind not in FLOAT_DTYPES]
 
 @pytest.mark.parametrize("kind", QUANTISED)
 @pytest.mark.parametrize("scale", [1.0, 1e-6], ids=["normal", "subnormal"])
-def test_dequantise_equals_gguf(kind: str, scale: float) -> None:
+@pytest.mark.parametrize("path", ["native", "reference"])
+def test_dequantise_equals_gguf(kind: str, scale: float, path: str) -> None:
     shape = Shape(77, 2048)
     blocks = random_blocks(kind, shape, seed=3, scale=scale)
     expected = dequantize(blocks.numpy(), GGMLQuantizationType[kind])
-    weight = pack(blocks, kind, (shape.rows, shape.columns))
+    with library.use("reference") if path == "reference" else nullcontext():
+        weight = pack(blocks, kind, (shape.rows, shape.columns))
     np.testing.assert_array_equal(dequantise(weight).numpy(), expected)
 
 

@@ -70,6 +70,7 @@ _SIGNATURES = {
         c_int,
         (POINTER(_Weight), *_POINTER_AND_STRIDE, c_int64, c_void_p, *_POINTER_AND_STRIDE, c_int),
     ),
+    "pack": (c_int, (c_void_p, POINTER(_Weight), c_int)),
     "gather_rows": (c_int, (POINTER(_Weight), *_POINTER_AND_STRIDE, c_void_p, c_int)),
     "rms_norm": (
         None,
@@ -147,6 +148,9 @@ class Native:
             out.stride(0),
             _threads,
         )
+
+    def pack(self, data: torch.Tensor, weight: PackedWeight) -> None:
+        self._c.antiphon_pack(data.data_ptr(), _described(weight), _threads)
 
     def gather_rows(self, weight: PackedWeight, ids: torch.Tensor, out: torch.Tensor) -> None:
         ids = ids.to(torch.int64).contiguous()

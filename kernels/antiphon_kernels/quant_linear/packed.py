@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from antiphon_kernels.quant_linear.formats import FLOAT_DTYPES, Format, format_of, unpack
+from antiphon_kernels.runtime import native_for
 
 PANEL = 32
 
@@ -94,6 +95,11 @@ def pack(
         )
     if kind in FLOAT_DTYPES:
         return _pack_float(data.contiguous().view(FLOAT_DTYPES[kind]))
+    native = native_for("pack") if data.device.type == "cpu" else None
+    if native is not None:
+        weight = _allocate(kind, shape)
+        native.pack(data.contiguous(), weight)
+        return weight
     parts = unpack(kind, data)
     codes, high_bits = _pack_codes(parts.codes, entry.bits)
     return PackedWeight(
@@ -157,6 +163,24 @@ def _pack_float(data: torch.Tensor) -> PackedWeight:
             f"got {data.dtype} {tuple(data.shape)}"
         )
     return PackedWeight(kinds[data.dtype], (data.shape[0], data.shape[1]), _panels(data))
+
+
+def _allocate(kind: str, shape: tuple[int, int]) -> PackedWeight:
+    """A packed weight whose contents are still to be written."""
+    entry = format_of(kind)
+    rows, columns = shape
+    panels = -(-rows // PANEL)
+    stored = columns if entry.bits == 8 else columns // 2
+    codes = torch.int8 if entry.bits == 8 else torch.uint8
+    groups = (panels, columns // entry.group, PANEL)
+    return PackedWeight(
+        kind,
+        shape,
+        torch.empty((panels, stored, PANEL), dtype=codes),
+        torch.empty((panels, columns // 8, PANEL), dtype=torch.uint8) if entry.bits == 5 else None,
+        torch.empty(groups, dtype=entry.scale_dtype),
+        torch.empty(groups, dtype=entry.scale_dtype) if entry.has_min else None,
+    )
 
 
 def _panels(matrix: torch.Tensor) -> torch.Tensor:

@@ -91,6 +91,12 @@ struct Quantised {
 
   template <typename Use>
   void decode(int64_t k, Use use) const {
+    // Unsigned, so that the divisions below are shifts.
+    decode_at(static_cast<uint64_t>(k), use);
+  }
+
+  template <typename Use>
+  void decode_at(uint64_t k, Use use) const {
     if constexpr (Bits == 8) {
       const int8_t* from = reinterpret_cast<const int8_t*>(codes) + k * kPanel;
       for (int v = 0; v < kPanelVectors; ++v) use(0, v, value(widen_signed(from + v * kLanes), v));

@@ -41,10 +41,11 @@ void single_row(const Product& call, int64_t panel) {
   const int64_t columns = call.weight->columns;
   for (int64_t group = 0; group * Decoder::kGroup < columns; ++group) {
     decoder.begin_group(group);
-    const int64_t first = group * Decoder::kGroup;
-    for (int64_t k = first; k < first + Decoder::kGroup; k += Decoder::kUnit)
-      decoder.decode(k, [&](int u, int v, Floats weight) {
-        sums[v] = fma(broadcast(call.x[k + u]), weight, sums[v]);
+    const float* x = call.x + group * Decoder::kGroup;
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < Decoder::kGroup; k += Decoder::kUnit)
+      decoder.decode(group * Decoder::kGroup + k, [&](int u, int v, Floats weight) {
+        sums[v] = fma(broadcast(x[k + u]), weight, sums[v]);
       });
   }
   float lanes[kPanel];

@@ -37,7 +37,13 @@ inline void store(float* to, Floats value) {
   *reinterpret_cast<UnalignedFloats*>(to) = value;
 }
 
-inline Floats broadcast(float value) { return Floats{} + value; }
+inline Floats broadcast(float value) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_set1_ps(value);
+#else
+  return Floats{value, value, value, value, value, value, value, value};
+#endif
+}
 
 inline Floats fma(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
