@@ -9,7 +9,7 @@ import numpy as np
 from antiphon_vocoder.recognition.messages import DecodeOptions, Segment, TurnOptions
 from antiphon_vocoder.recognition.segmenter import Segmenter, SegmentEvent
 from antiphon_vocoder.recognition.vad.detector import RATE, WINDOW, DetectorState
-from antiphon_vocoder.recognition.whisper.transcript import Transcript
+from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript
 from numpy.typing import NDArray
 
 LOUD = 0.5
@@ -34,7 +34,7 @@ class SpanRecognizer:
     """The text of an excerpt is its length and level; passes can be held back or made to fail."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[int, bool]] = []
+        self.calls: list[tuple[int, Effort]] = []
         self.gate = threading.Event()
         self.gate.set()
         self.error: Exception | None = None
@@ -45,16 +45,16 @@ class SpanRecognizer:
         options: DecodeOptions,
         *,
         timestamps: bool = False,
-        draft: bool = False,
+        effort: Effort = Effort.FULL,
     ) -> Transcript:
-        self.calls.append((len(audio), draft))
+        self.calls.append((len(audio), effort))
         assert self.gate.wait(10)
         if self.error is not None:
             raise self.error
         text = f"{len(audio)} samples"
         end = len(audio) * 1000 // RATE
         segment = Segment(text, 0, end, [1], 0.0, -0.1, 1.0, 0.0, [])
-        return Transcript([segment], "en", len(audio) / RATE)
+        return Transcript([segment], "en", len(audio) / RATE, effort is not Effort.DRAFT)
 
 
 def tone(windows: int, level: float = LOUD) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Speech for tests: the packaged Piper voice, driven directly so that these tests need no service."""
+"""Speech for tests: the packaged Piper voice, driven directly, without a service."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from antiphon_vocoder.recognition.messages import (
 )
 from antiphon_vocoder.recognition.passes import PassQueue
 from antiphon_vocoder.recognition.segmenter import Pause, Progress, Utterance
+from antiphon_vocoder.recognition.whisper.transcript import Effort
 
 from tests.unit.recognition.fakes import SpanRecognizer
 
@@ -65,7 +66,7 @@ def test_a_pause_that_is_the_end_is_recognised_once_and_answers_at_once(bench: B
     bench.passes.submit_final(7, utterance(0, 100))
     final = bench.next()
     assert isinstance(final, Final) and final.text == "100 samples"
-    assert bench.recognizer.calls == [(100, True)]
+    assert bench.recognizer.calls == [(100, Effort.AHEAD)]
     assert bench.passes.totals.speculative_hits == 1
 
 
@@ -85,7 +86,7 @@ def test_speech_after_a_pause_is_recognised_anew(bench: Bench) -> None:
     bench.passes.submit_final(7, utterance(0, 300))
     final = bench.next()
     assert isinstance(final, Final) and final.text == "300 samples"
-    assert bench.recognizer.calls == [(100, True), (300, False)]
+    assert bench.recognizer.calls == [(100, Effort.AHEAD), (300, Effort.FULL)]
 
 
 def test_no_partial_follows_its_final(bench: Bench) -> None:

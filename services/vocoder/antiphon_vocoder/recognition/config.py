@@ -36,7 +36,9 @@ class RecognitionSettings(Settings):
     threads: int = setting(
         2, doc="CPU threads of one recogniser pass; 0 lets CTranslate2 choose", ge=0, le=64
     )
-    beam_size: int = setting(1, doc="beams of a pass at temperature 0", ge=1, le=10)
+    beam_size: int = setting(
+        5, doc="beams of the passes that become finals; drafts have one", ge=1, le=10
+    )
     max_streams: int = setting(256, doc="live streams at once", ge=1, le=4096)
     max_files: int = setting(8, doc="file recognitions at once", ge=1, le=1024)
     max_file_mib: int = setting(

@@ -20,7 +20,7 @@ from antiphon_vocoder.recognition.messages import (
 from antiphon_vocoder.recognition.segmenter import Excerpt, Utterance
 from antiphon_vocoder.recognition.stability import StablePrefix
 from antiphon_vocoder.recognition.vad.detector import RATE
-from antiphon_vocoder.recognition.whisper.transcript import Transcript, shifted
+from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript, shifted
 
 
 class Recognizer(Protocol):
@@ -32,7 +32,7 @@ class Recognizer(Protocol):
         options: DecodeOptions,
         *,
         timestamps: bool = False,
-        draft: bool = False,
+        effort: Effort = Effort.FULL,
     ) -> Transcript:
         """See WhisperRecognizer."""
         ...

@@ -35,7 +35,7 @@ from antiphon_vocoder.recognition.pass_records import (
 from antiphon_vocoder.recognition.segmenter import Excerpt, Pause, Utterance
 from antiphon_vocoder.recognition.stability import StablePrefix
 from antiphon_vocoder.recognition.vad.detector import RATE
-from antiphon_vocoder.recognition.whisper.transcript import Transcript
+from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript
 
 log = get_logger("recognition.passes")
 
@@ -256,7 +256,8 @@ class PassQueue:
     def _run_ahead(self, stream: StreamPasses, excerpt: Excerpt) -> None:
         transcript: Transcript | None = None
         try:
-            transcript = self._timed(excerpt.audio, stream.options, draft=True)
+            effort = Effort.AHEAD if isinstance(excerpt, Pause) else Effort.DRAFT
+            transcript = self._timed(excerpt.audio, stream.options, effort=effort)
         except MemoryError:
             self._out_of_memory(stream)
             return
@@ -291,10 +292,12 @@ class PassQueue:
         options: DecodeOptions,
         *,
         timestamps: bool = False,
-        draft: bool = False,
+        effort: Effort = Effort.FULL,
     ) -> Transcript:
         began = time.perf_counter()
-        transcript = self._recognizer.transcribe(audio, options, timestamps=timestamps, draft=draft)
+        transcript = self._recognizer.transcribe(
+            audio, options, timestamps=timestamps, effort=effort
+        )
         self.totals.passes += 1
         self.totals.pass_seconds += time.perf_counter() - began
         self.totals.audio_seconds += len(audio) / RATE

@@ -116,7 +116,7 @@ class Segmenter:
         self._held: int | None = 0 if turns.manual else None
         self._start = 0
         self._audio_start = 0
-        self._last_loud = 0
+        self._held_voice = False
         self._paused_at = -1
         self._progress_at = 0
 
@@ -137,8 +137,6 @@ class Segmenter:
     def scored(self, probability: float) -> list[SegmentEvent]:
         """Takes the speech probability of the window that ``next_window`` returned."""
         self.position += WINDOW
-        if probability > self._hysteresis.threshold:
-            self._last_loud = self.position
         events: list[SegmentEvent] = []
         edge = self._hysteresis.feed(probability, self.position)
         if edge is Edge.STARTED:
@@ -156,7 +154,7 @@ class Segmenter:
         first = self._held if self._held is not None else self._floor
         if self.speaking:
             utterance = self._utterance(end, end, tag)
-        elif self._last_loud > max(first, self.history.start):
+        elif self._held_voice:
             self._audio_start = max(first, self.history.start)
             audio = self.history.copy(self._audio_start, end)
             utterance = Utterance(
@@ -187,6 +185,7 @@ class Segmenter:
                 self._held = None
                 return [SpeechStart(self.utterances, self._start)]
             self._held = self._audio_start
+            self._held_voice = True
             self._hysteresis.interrupt()
         return []
 
@@ -214,6 +213,7 @@ class Segmenter:
         if self._manual:
             return []
         self._held = None
+        self._held_voice = False
         return [SpeechStart(self.utterances, self._start)]
 
     def _stop(self, position: int, heard: int) -> list[SegmentEvent]:
@@ -276,6 +276,7 @@ class Segmenter:
         self.utterances += 1
         self._floor = position
         self._held = position if self._manual else None
+        self._held_voice = False
         self._hysteresis.interrupt()
         self._forget()
 

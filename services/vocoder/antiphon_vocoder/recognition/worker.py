@@ -71,7 +71,7 @@ class Worker:
         if fallback:
             log.warning("detector_fallback", detector=detector.name)
         # First calls allocate; the first speaker must not wait for it.
-        recognizer.transcribe(np.zeros(RATE, np.float32), DecodeOptions(), draft=True)
+        recognizer.transcribe(np.zeros(RATE, np.float32), DecodeOptions())
         detector.score(np.zeros((1, WINDOW), np.float32), [detector.new_state()])
         self._passes = PassQueue(recognizer, endpoint.send)
         self._detection = Detection(start, self._detectors, self._passes, endpoint.send)

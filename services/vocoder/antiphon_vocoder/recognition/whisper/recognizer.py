@@ -21,13 +21,15 @@ from antiphon_vocoder.recognition.messages import (
 from antiphon_vocoder.recognition.whisper.encoder import Encoder
 from antiphon_vocoder.recognition.whisper.features import FRAME_RATE, RATE
 from antiphon_vocoder.recognition.whisper.languages import LANGUAGES
-from antiphon_vocoder.recognition.whisper.transcript import Transcript
+from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript
 from antiphon_vocoder.recognition.whisper.vocabulary import TIMESTAMP_SECONDS, Vocabulary
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 COMPRESSION_LIMIT = 2.4
 LOGPROB_LIMIT = -1.0
 NO_SPEECH_LIMIT = 0.6
+_SURELY_NO_SPEECH = 0.7
+_SURE_LOGPROB = -0.4
 _SAMPLES_WHEN_HOT = 5
 _MARGIN_SECONDS = 1.0
 _SHORTEST_SECONDS = 2.0
@@ -52,7 +54,10 @@ class _Attempt:
 
     @property
     def is_silence(self) -> bool:
-        return self.no_speech > NO_SPEECH_LIMIT and self.logprob < LOGPROB_LIMIT
+        unsure = self.no_speech > NO_SPEECH_LIMIT and self.logprob < LOGPROB_LIMIT
+        # Measured: speech stays below 0.3, while the "you" and "Thank you." that the model invents
+        # for noise and music come with 0.7 and more and a log-probability above whisper's limit.
+        return unsure or (self.no_speech > _SURELY_NO_SPEECH and self.logprob < _SURE_LOGPROB)
 
     @property
     def is_plausible(self) -> bool:
@@ -73,7 +78,7 @@ class WhisperRecognizer:
     """
 
     def __init__(
-        self, directory: Path, *, compute_type: str = "int8", threads: int = 2, beam_size: int = 1
+        self, directory: Path, *, compute_type: str = "int8", threads: int = 2, beam_size: int = 5
     ) -> None:
         for name in _FILES:
             if not (directory / name).is_file():
@@ -114,7 +119,7 @@ class WhisperRecognizer:
         options: DecodeOptions,
         *,
         timestamps: bool = False,
-        draft: bool = False,
+        effort: Effort = Effort.FULL,
     ) -> Transcript:
         """Recognises audio (n,) at 16 kHz in -1..1, at most 30 s.
 
@@ -122,24 +127,24 @@ class WhisperRecognizer:
             audio: the excerpt.
             options: language and task must be ones of ``info``.
             timestamps: split into segments with times of their own; else the excerpt is one.
-            draft: a single attempt at temperature 0, for text that will be replaced.
+            effort: what the text is for.
         """
         seconds = len(audio) / RATE
         encoded = self._encoder.encode(audio)
         language = self._language(encoded, options)
         prompt = self._prompt(options, language, timestamps)
-        if draft:
-            temperatures = TEMPERATURES[:1]
-        elif options.temperature is not None:
+        if options.temperature is not None:
             temperatures = (options.temperature,)
         else:
-            temperatures = TEMPERATURES
-        attempt = self._decode(encoded, prompt, temperatures, seconds)
+            temperatures = TEMPERATURES if effort is Effort.FULL else TEMPERATURES[:1]
+        beams = 1 if effort is Effort.DRAFT else self._beam_size
+        attempt = self._decode(encoded, prompt, temperatures, beams, seconds)
         if attempt is None:
-            return Transcript([], language, seconds, is_settled=not draft)
-        settled = not draft or attempt.is_plausible or attempt.is_silence
-        if attempt.is_silence:
             return Transcript([], language, seconds)
+        is_first_choice = attempt.is_plausible or attempt.is_silence
+        settled = effort is Effort.FULL or (effort is Effort.AHEAD and is_first_choice)
+        if attempt.is_silence:
+            return Transcript([], language, seconds, settled)
         if timestamps:
             spans, heard = self._split(attempt.tokens, seconds)
         else:
@@ -183,12 +188,13 @@ class WhisperRecognizer:
         encoded: ctranslate2.StorageView,
         prompt: list[int],
         temperatures: tuple[float, ...],
+        beams: int,
         seconds: float,
     ) -> _Attempt | None:
         """The first attempt that is plausible or silence, else the likeliest usable one."""
         attempts: list[_Attempt] = []
         for temperature in temperatures:
-            attempt = self._attempt(encoded, prompt, temperature, seconds)
+            attempt = self._attempt(encoded, prompt, temperature, beams, seconds)
             if attempt.is_silence or attempt.is_plausible:
                 return attempt
             attempts.append(attempt)
@@ -200,6 +206,7 @@ class WhisperRecognizer:
         encoded: ctranslate2.StorageView,
         prompt: list[int],
         temperature: float,
+        beams: int,
         seconds: float,
     ) -> _Attempt:
         # Nobody speaks faster: without a bound a repeating decoder runs to the last position.
@@ -208,7 +215,7 @@ class WhisperRecognizer:
         result = self._model.generate(
             encoded,
             [prompt],
-            beam_size=1 if hot else self._beam_size,
+            beam_size=1 if hot else beams,
             num_hypotheses=_SAMPLES_WHEN_HOT if hot else 1,
             sampling_topk=0 if hot else 1,
             sampling_temperature=temperature if hot else 1.0,

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import msgspec
 
 from antiphon_vocoder.recognition.messages import Segment
+
+
+class Effort(Enum):
+    """How much work a pass is worth."""
+
+    FULL = auto()
+    """All beams; higher temperatures where the text looks wrong."""
+    AHEAD = auto()
+    """FULL's first attempt: where that is good enough, it is FULL's result."""
+    DRAFT = auto()
+    """Text that will be replaced."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +31,7 @@ class Transcript:
     heard_seconds: float
     """How far the pass got: text behind it needs a further pass."""
     is_settled: bool = True
-    """A longer attempt would not change it; False only for a draft that looks wrong."""
+    """Equal to the result of Effort.FULL."""
 
     @property
     def text(self) -> str:
