@@ -61,10 +61,18 @@ class LlmBench:
         self.server.add(add_LlmServiceServicer_to_server, servicer, SERVICE_NAME)
 
     async def start(self) -> None:
+        await self.open()
+        await self.boot()
+
+    async def open(self) -> None:
+        """Serves, not ready."""
         port = await self.server.start()
         self.channel = open_channel(f"127.0.0.1:{port}")
         self.stub: Any = LlmServiceStub(self.channel)
         self.node: Any = NodeAdminServiceStub(self.channel)
+
+    async def boot(self) -> None:
+        """Becomes ready."""
         await self.front.boot()
         self.lifecycle.ready()
 

@@ -87,14 +87,13 @@ def _unknown() -> object:
 
 async def test_before_boot_calls_are_refused_and_node_admin_answers(model_cache: Path) -> None:
     made = LlmBench(model_cache, Script())
-    booting = asyncio.create_task(made.start())
-    await until(lambda: hasattr(made, "stub"))
+    await made.open()
     with pytest.raises(Unavailable) as caught:
         await made.generate(tokens(COUNT))
     assert caught.value.reason == "BOOTING"
     info = await result(made.node.GetServerInfo(node_pb2.GetServerInfoRequest()))
     assert (info.service, info.device) == ("llm", "cpu")
-    await booting
+    await made.boot()
     assert [phase.name for phase in made.lifecycle.snapshot().phases][-1] == "readiness request"
     await made.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -144,7 +145,7 @@ async def test_scope_of_each_request_reaches_the_engine(llm: LlmBench) -> None:
     submit = llm.seen(Submit)[0]
     assert (submit.tenant, submit.interactive) == ("acme", False)
     assert submit.trace.startswith("00-aaaa")
-    assert submit.deadline - asyncio.get_running_loop().time() > 5 or submit.deadline > 0
+    assert 0 < submit.deadline - time.time() < 10
 
 
 @pytest.mark.parametrize(
