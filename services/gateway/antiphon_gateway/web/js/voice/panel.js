@@ -5,6 +5,8 @@ import { selectedModel } from "../status.js";
 import { Conversation } from "./conversation.js";
 import { Transcript } from "./transcript.js";
 
+const START_HINT = "Press to start. Talk over an answer to interrupt it.";
+
 /** Makes the voice panel work. */
 export function setUpVoice() {
   const button = byId("talk");
@@ -15,7 +17,9 @@ export function setUpVoice() {
     phase(phase, label) {
       button.dataset.phase = phase;
       byId("talk-state").textContent = label;
-      byId("talk-label").textContent = phase === "idle" ? "Start talking" : "Stop";
+      const idle = phase === "idle";
+      byId("talk-label").textContent = idle ? "Start talking" : "Stop";
+      byId("talk-hint").textContent = idle ? START_HINT : "Press to stop.";
     },
     loudness(value) {
       button.style.setProperty("--loudness", Math.min(1, value * 8).toFixed(3));
