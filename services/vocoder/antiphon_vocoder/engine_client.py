@@ -48,7 +48,13 @@ class EngineStream:
         self._generation = generation
 
     def speak(
-        self, clause: int, phoneme_ids: Sequence[int], *, pause_seconds: float, first: bool
+        self,
+        clause: int,
+        phoneme_ids: Sequence[int],
+        *,
+        word_ends: Sequence[int],
+        pause_seconds: float,
+        first: bool,
     ) -> None:
         """Queues a clause; its audio comes to the sink in order."""
         self._engine.send(
@@ -59,6 +65,7 @@ class EngineStream:
                 phoneme_ids=list(phoneme_ids),
                 pause_seconds=pause_seconds,
                 first=first,
+                word_ends=list(word_ends),
             )
         )
 

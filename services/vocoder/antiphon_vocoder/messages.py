@@ -98,6 +98,8 @@ class SpeakClause(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """Silence behind it."""
     first: bool
     """A listener waits for it: it is decoded in small windows at first."""
+    word_ends: list[int] = []
+    """For each word the index behind its last id."""
 
 
 class DropClauses(msgspec.Struct, tag=True, frozen=True, kw_only=True):
@@ -167,6 +169,8 @@ class SpeechAudio(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """Time of the clause's encoding, in its first message; otherwise 0."""
     slack_seconds: float
     """Audio produced so far minus time since the first, before this message."""
+    word_ends: list[tuple[int, int]] = []
+    """(word of the clause, sample of this message) for each word that ends in it."""
 
 
 class StreamFailed(msgspec.Struct, tag=True, frozen=True, kw_only=True):

@@ -40,7 +40,11 @@ class SpeechOutput:
     @property
     def sample_count(self) -> int:
         """Samples at the output rate that the samples written so far make in the end."""
-        return -(-self.source_count * self._rate // self._source_rate)
+        return self.sample_at(self.source_count)
+
+    def sample_at(self, source_sample: int) -> int:
+        """The output sample for one at the voice's rate."""
+        return -(-source_sample * self._rate // self._source_rate)
 
     async def write(self, samples: NDArray[np.float32]) -> None:
         """Encodes samples (n,) at the voice's rate and emits what that completes."""

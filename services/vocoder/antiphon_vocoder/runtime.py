@@ -62,9 +62,7 @@ class SpeechRuntime:
         Raises:
             FailedPrecondition: one cannot boot.
         """
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.engine.start())
-            group.create_task(self.phonemizer.start())
+        await asyncio.gather(self.engine.start(), self.phonemizer.start())
         self._gauges = asyncio.create_task(self._show_gauges(), name="speech-gauges")
 
     async def stop(self, grace: float) -> None:

@@ -21,6 +21,14 @@ from antiphon_vocoder.engine_client import EngineStream, SpeechEngine
 from antiphon_vocoder.messages import SpeechAudio
 from antiphon_vocoder.metrics import SpeechMetrics
 from antiphon_vocoder.output import SpeechOutput
+from antiphon_vocoder.session_items import (
+    Clear,
+    EndOfInput,
+    Flush,
+    Prepared,
+    SpokenSegment,
+    TextPiece,
+)
 from antiphon_vocoder.session_report import StreamReport
 from antiphon_vocoder.slots import Lease
 from antiphon_vocoder.speech import (
@@ -32,8 +40,8 @@ from antiphon_vocoder.speech import (
     SpeechEvent,
     SpeechPlan,
 )
-from antiphon_vocoder.text.phonemes import join_phonemes, phoneme_ids, punctuation_runs
 from antiphon_vocoder.text.phonemizer import Phonemizer
+from antiphon_vocoder.text.prepare import prepare_segment
 from antiphon_vocoder.text.segmentation import (
     CLAUSE_LIMIT,
     SENTENCE_LIMIT,
@@ -43,7 +51,6 @@ from antiphon_vocoder.text.segmentation import (
 )
 
 _PAUSE_SECONDS = {Boundary.SENTENCE: 0.200, Boundary.CLAUSE: 0.080}
-_FINAL_MARKS = {Boundary.SENTENCE: ".", Boundary.CLAUSE: ","}
 _CLAUSES_AHEAD = 2
 """Clauses that the model process holds of one stream: one to speak, one to go on with."""
 _BACKLOG_CHARACTERS = 1 << 20
@@ -56,43 +63,6 @@ class SessionLimits:
     idle: float
     progress: float
     longest: float
-
-
-@dataclass(frozen=True)
-class _Text:
-    text: str
-
-
-@dataclass(frozen=True)
-class _Flush:
-    pass
-
-
-@dataclass(frozen=True)
-class _Clear:
-    pass
-
-
-@dataclass(frozen=True)
-class _EndOfInput:
-    pass
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    segment: Segment
-    ids: list[int]
-    dropped: int
-    epoch: int
-
-
-@dataclass
-class _Spoken:
-    """A segment on its way to the listener, oldest first."""
-
-    clause: int
-    end: int
-    done: bool
 
 
 class SpeechSession:
@@ -138,7 +108,7 @@ class SpeechSession:
         self._stream: EngineStream | None = None
         self._pending: deque[Segment] = deque()
         self._preparing: asyncio.Task[None] | None = None
-        self._spoken: deque[_Spoken] = deque()
+        self._spoken: deque[SpokenSegment] = deque()
         self._epoch = 0
         self._clause_count = 0
         self._dropped_through = -1
@@ -156,19 +126,19 @@ class SpeechSession:
         """Takes the next piece of the text."""
         self._unread += len(text)
         self._note_backlog()
-        self._inbox.put_nowait(_Text(text))
+        self._inbox.put_nowait(TextPiece(text))
 
     def flush(self) -> None:
         """Speaks what is buffered without waiting for the end of its clause."""
-        self._inbox.put_nowait(_Flush())
+        self._inbox.put_nowait(Flush())
 
     def clear(self) -> None:
         """Drops what has not been spoken."""
-        self._inbox.put_nowait(_Clear())
+        self._inbox.put_nowait(Clear())
 
     def end_input(self) -> None:
         """No more input comes."""
-        self._inbox.put_nowait(_EndOfInput())
+        self._inbox.put_nowait(EndOfInput())
 
     def fail(self, error: AntiphonError) -> None:
         """Ends the stream with this error."""
@@ -240,22 +210,22 @@ class SpeechSession:
             raise item
         if isinstance(item, SpeechAudio):
             await self._on_audio(item)
-        elif isinstance(item, _Prepared):
+        elif isinstance(item, Prepared):
             self._on_prepared(item)
         else:
             self._idle_since = None
             self._on_input(item)
 
     def _on_input(self, item: object) -> None:
-        if isinstance(item, _Text):
+        if isinstance(item, TextPiece):
             self._report.input(self._clock())
             self._unread -= len(item.text)
             self._queue(self._segmenter.feed(item.text))
-        elif isinstance(item, _Flush):
+        elif isinstance(item, Flush):
             self._queue(self._segmenter.flush())
-        elif isinstance(item, _Clear):
+        elif isinstance(item, Clear):
             self._on_clear()
-        elif isinstance(item, _EndOfInput):
+        elif isinstance(item, EndOfInput):
             self._input_ended = True
             self._queue(self._segmenter.flush())
 
@@ -277,49 +247,57 @@ class SpeechSession:
         if self._stream is not None and self._clause_count:
             self._stream.drop_through(self._dropped_through)
 
-    def _on_prepared(self, item: _Prepared) -> None:
+    def _on_prepared(self, item: Prepared) -> None:
         if item.epoch != self._epoch or self._stream is None:
             return
         self._preparing = None
-        self._report.dropped_phonemes(item.dropped)
-        self._dropped_symbols += item.dropped
+        prepared, segment = item.prepared, item.prepared.segment
+        self._report.dropped_phonemes(prepared.dropped)
+        self._dropped_symbols += prepared.dropped
         clause = self._clause_count
         self._clause_count += 1
-        self._spoken.append(_Spoken(clause, item.segment.end, done=not item.ids))
-        if item.ids:
+        self._spoken.append(
+            SpokenSegment(clause, segment.end, prepared.word_offsets, not prepared.ids)
+        )
+        if prepared.ids:
             self._stream.speak(
                 clause,
-                item.ids,
-                pause_seconds=_PAUSE_SECONDS[item.segment.boundary],
-                first=item.segment.first,
+                prepared.ids,
+                word_ends=prepared.word_ends,
+                pause_seconds=_PAUSE_SECONDS[segment.boundary],
+                first=segment.first,
             )
 
     async def _on_audio(self, message: SpeechAudio) -> None:
         samples = np.frombuffer(message.samples, "<f4")
         self._consumed += len(samples)
         if message.clause > self._dropped_through:
-            await self._say(samples)
+            await self._say(message, samples)
         if self._stream is not None and not self._finished:
             self._stream.delivered(self._consumed)
-        if message.last:
-            for spoken in self._spoken:
-                if spoken.clause == message.clause:
-                    spoken.done = True
 
-    async def _say(self, samples: NDArray[np.float32]) -> None:
-        left = int(self._limits.longest * self._plan.voice.sample_rate) - self._output.source_count
+    async def _say(self, message: SpeechAudio, samples: NDArray[np.float32]) -> None:
+        before = self._output.source_count
+        left = int(self._limits.longest * self._plan.voice.sample_rate) - before
         if len(samples) > left:
             await self._output.write(samples[: max(left, 0)])
             await self._finish(length_reached=True)
-        elif len(samples):
+            return
+        if len(samples):
             await self._output.write(samples)
+        spoken = next(part for part in self._spoken if part.clause == message.clause)
+        for word, sample in message.word_ends:
+            offset = spoken.word_offsets[word]
+            if self._marked < offset < spoken.end:
+                await self._mark(offset, self._output.sample_at(before + sample))
+        spoken.done = message.last
 
     async def _go_on(self) -> None:
         """What follows from the state after each item: marks, the next clause, the end."""
         if self._finished:
             return
         while self._spoken and self._spoken[0].done:
-            await self._mark(self._spoken.popleft().end)
+            await self._mark(self._spoken.popleft().end, self._output.sample_count)
         self._prepare_next()
         self._note_backlog()
         if not (self._pending or self._preparing or self._spoken):
@@ -338,14 +316,9 @@ class SpeechSession:
             self._preparing = asyncio.create_task(self._prepare(segment, self._epoch))
 
     async def _prepare(self, segment: Segment, epoch: int) -> None:
-        """Turns a segment into phoneme ids; none when nothing of it can be spoken."""
-        voice = self._plan.voice
         try:
-            runs = punctuation_runs(segment.text, final_mark=_FINAL_MARKS[segment.boundary])
-            ipa = await self._phonemizer.phonemize([run.text for run in runs], voice.espeak_voice)
-            phonemes = join_phonemes(runs, ipa)
-            ids, dropped = phoneme_ids(phonemes, voice.phoneme_id_map)
-            self._inbox.put_nowait(_Prepared(segment, ids if phonemes else [], dropped, epoch))
+            prepared = await prepare_segment(segment, self._plan.voice, self._phonemizer)
+            self._inbox.put_nowait(Prepared(prepared, epoch))
         except AntiphonError as error:
             self._inbox.put_nowait(error)
 
@@ -354,7 +327,7 @@ class SpeechSession:
         await self._output.finish()
         received = self._segmenter.received
         if not length_reached and self._marked < received:
-            await self._mark(received)
+            await self._mark(received, self._output.sample_count)
         audio_seconds = self._output.source_count / self._plan.voice.sample_rate
         first_audio, duration = self._report.finish(audio_seconds)
         await self._emit(
@@ -369,10 +342,10 @@ class SpeechSession:
             )
         )
 
-    async def _mark(self, offset: int) -> None:
+    async def _mark(self, offset: int, sample: int) -> None:
         self._input_units += offset - self._counted
         self._counted = self._marked = offset
-        await self._emit(Mark(offset, self._output.sample_count))
+        await self._emit(Mark(offset, sample))
 
     async def _emit_audio(self, event: Audio) -> None:
         await self._emit(event)

@@ -15,7 +15,7 @@ from antiphon_core.lifecycle import State
 from speech_bench import SpeechBench, running
 
 FOX = "The quick brown fox jumps over the lazy dog."
-TEXT = f"{FOX} It was not the first time, as far as anybody in the village could remember."
+TEXT = f"{FOX} It was not the first time."
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,14 @@ def test_speech_has_the_length_and_level_of_speech(
     level = np.sqrt(np.mean((spoken.samples / 32768) ** 2))
     assert 0.02 < level < 0.3
     assert np.abs(spoken.samples).max() <= round(0.99 * 32767)
-    assert spoken.marks == [(len(FOX), len(spoken.samples))]
+    # One mark at most a word, at a word's end, evenly enough to cut a transcript by.
+    offsets = [offset for offset, _ in spoken.marks]
+    places = [sample for _, sample in spoken.marks]
+    assert offsets == [index for index in range(1, 45) if FOX[index : index + 1] in (" ", "")]
+    assert places == sorted(places)
+    assert spoken.marks[-1] == (len(FOX), len(spoken.samples))
+    fox_ends = spoken.marks[offsets.index(19)][1]
+    assert 0.2 < fox_ends / len(spoken.samples) < 0.6
     # Trimmed: speech begins at once and ends with the sentence's pause.
     assert np.abs(spoken.samples[: int(0.03 * 22050)]).max() > 100
     assert np.abs(spoken.samples[-int(0.19 * 22050) :]).max() == 0
@@ -60,6 +67,7 @@ def test_cuts_neighbours_and_reused_slots_change_nothing(
             bench.say("Something else entirely is said here."),
         )
         assert together[0].data == together[1].data == whole.data
+        assert together[0].marks == together[1].marks == whole.marks
         assert together[2].data != whole.data
 
     loop_runner.run(speak())
@@ -77,7 +85,7 @@ def test_killed_workers_are_typed_errors_and_come_back(
     async def kill_engine() -> None:
         pid = bench.runtime.engine.pid
         assert pid is not None
-        speaking = asyncio.create_task(bench.say(TEXT * 20))
+        speaking = asyncio.create_task(bench.say(f"{TEXT} " * 20))
         while bench.runtime.slots.busy == 0:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)

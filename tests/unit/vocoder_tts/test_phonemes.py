@@ -9,6 +9,7 @@ from antiphon_vocoder.text.phonemes import (
     join_phonemes,
     phoneme_ids,
     punctuation_runs,
+    without_language_marks,
 )
 
 ID_MAP = {
@@ -49,14 +50,22 @@ def test_punctuation_runs(text: str, runs: list[tuple[str, str]]) -> None:
 
 def test_language_marks_go_and_marks_stay() -> None:
     runs = [TextRun("x", ","), TextRun("y", ".")]
-    assert join_phonemes(runs, ["(en)aː(fr)b", " c "]) == "aːb, c."
+    clean = [without_language_marks(ipa) for ipa in ("(en)aː(fr)b", " c ")]
+    assert join_phonemes(runs, clean) == "aːb, c."
+    assert join_phonemes(runs, ["", "c"]) == "c."
 
 
 def test_ids_are_padded_decomposed_and_count_what_is_unknown() -> None:
-    ids, dropped = phoneme_ids("açʘb", ID_MAP)
+    ids, dropped, word_ends = phoneme_ids("açʘb", ID_MAP)
     # The cedilla is decomposed, so the map's own composed symbol is not used.
     assert ids == [1, 0, 4, 0, 7, 0, 8, 0, 5, 0, 2]
-    assert dropped == 1
+    assert (dropped, word_ends) == (1, [10])
+
+
+def test_word_ends_are_indices_into_the_ids() -> None:
+    ids, _, word_ends = phoneme_ids("ab a.", ID_MAP)
+    assert ids == [1, 0, 4, 0, 5, 0, 3, 0, 4, 0, 2]
+    assert word_ends == [6, 10]
 
 
 def test_espeak_reads_numbers_and_words(espeak: Espeak) -> None:

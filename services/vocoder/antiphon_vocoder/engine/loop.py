@@ -169,6 +169,7 @@ class EngineLoop:
         decoded = voice.decode(progress.latent, progress.position, stop)
         progress.position = stop
         samples = progress.trimmer.push(decoded)
+        word_ends = progress.ended_words(len(samples), voice.samples_per_frame)
         last = not progress.stops
         if last:
             pause = int(progress.clause.pause_seconds * voice.sample_rate)
@@ -185,6 +186,7 @@ class EngineLoop:
             hop_seconds=self._clock() - started,
             encode_seconds=encode_seconds,
             slack_seconds=stream.slack(self._clock()),
+            word_ends=word_ends,
         )
 
     def _amplify(self, samples: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:

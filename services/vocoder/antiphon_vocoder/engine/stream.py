@@ -53,6 +53,28 @@ class ClauseProgress:
     encode_seconds: float
     position: int = 0
     """Frames decoded."""
+    emitted: int = 0
+    """Samples sent."""
+    words_ended: int = 0
+
+    def ended_words(self, sample_count: int, samples_per_frame: int) -> list[tuple[int, int]]:
+        """Words that end in the next ``sample_count`` samples: (word, sample among those).
+
+        Counts the samples as sent. A word may end in silence that is trimmed; it then ends with
+        the clause, which the caller marks.
+        """
+        ended = []
+        ends = self.latent.id_ends
+        word_ends = self.clause.word_ends if ends is not None else []
+        while ends is not None and self.words_ended < len(word_ends):
+            frame = int(ends[word_ends[self.words_ended] - 1])
+            sample = frame * samples_per_frame - self.trimmer.skipped - self.emitted
+            if sample > sample_count:
+                break
+            ended.append((self.words_ended, max(sample, 0)))
+            self.words_ended += 1
+        self.emitted += sample_count
+        return ended
 
 
 @dataclass

@@ -69,31 +69,41 @@ def _mark_phoneme(mark: str) -> str:
     return _MARK_PHONEMES.get(first, first)
 
 
+def without_language_marks(ipa: str) -> str:
+    """IPA without espeak-ng's marks of a switch of language, white space collapsed."""
+    return " ".join(_LANGUAGE_SWITCH.sub("", ipa).split())
+
+
 def join_phonemes(runs: Sequence[TextRun], phonemes: Sequence[str]) -> str:
-    """The segment's phonemes: each run's IPA, without language switch marks, and its mark."""
-    parts = []
-    for run, ipa in zip(runs, phonemes, strict=True):
-        clean = _LANGUAGE_SWITCH.sub("", ipa).strip()
-        if clean:
-            parts.append(clean + run.mark)
-    return " ".join(parts)
+    """The segment's phonemes: each run's IPA with its mark; words are separated by one space."""
+    pairs = zip(runs, phonemes, strict=True)
+    return " ".join(ipa + run.mark for run, ipa in pairs if ipa)
 
 
-def phoneme_ids(phonemes: str, id_map: Mapping[str, Sequence[int]]) -> tuple[list[int], int]:
-    """Ids ``^ _ p1 _ p2 _ ... $`` of the NFD code points, and how many had no id.
+def phoneme_ids(
+    phonemes: str, id_map: Mapping[str, Sequence[int]]
+) -> tuple[list[int], int, list[int]]:
+    """Ids ``^ _ p1 _ p2 _ ... $`` of the NFD code points.
 
     Args:
         id_map: the voice's phoneme_id_map, with ``^``, ``_`` and ``$``.
+
+    Returns:
+        The ids, how many symbols had none, and for each word the index behind its last id.
     """
     pad = id_map["_"]
     ids = [*id_map["^"], *pad]
+    word_ends = []
     dropped = 0
     for symbol in unicodedata.normalize("NFD", phonemes):
+        if symbol == " ":
+            word_ends.append(len(ids))
         found = id_map.get(symbol)
         if found is None:
             dropped += 1
             continue
         ids.extend(found)
         ids.extend(pad)
+    word_ends.append(len(ids))
     ids.extend(id_map["$"])
-    return ids, dropped
+    return ids, dropped, word_ends

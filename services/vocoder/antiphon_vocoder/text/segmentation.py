@@ -54,6 +54,8 @@ class Segment:
     boundary: Boundary
     first: bool
     """First of an utterance: the listener waits for it."""
+    raw: str
+    """The run as it was written; it begins at ``start``."""
 
 
 class _NeedMore(Exception):
@@ -216,6 +218,7 @@ class TextSegmenter:
             end=self._offset + len(raw.rstrip()),
             boundary=boundary,
             first=self._first,
+            raw=raw,
         )
         self._drop(index)
         self._first = self._first and not segment.text

@@ -8,7 +8,7 @@ each inner side; cropped by those, its samples are the whole decoder's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -36,6 +36,9 @@ class SplitGraph:
     """First the latent (1, channels, frames), then conditions that do not depend on time."""
     samples_per_frame: int
     context_frames: int
+    durations: str
+    """Encoder output (1, 1, ids) with the frames of each phoneme id; empty when the graph does
+    not show it."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,8 @@ def split_decoder(path: str) -> SplitGraph:
     reach = _receptive_field(nodes, latent, weights, made)
     try:
         extractor = Extractor(model)
-        encoder = extractor.extract_model(inputs, list(boundary))
+        durations = _durations(model.graph.node)
+        encoder = extractor.extract_model(inputs, [*boundary, *filter(None, [durations])])
         decoder = extractor.extract_model(list(boundary), [output])
     except (KeyError, ValueError, onnx.checker.ValidationError) as error:
         raise NotSplittable(f"the graph cannot be cut at {boundary}: {error}") from error
@@ -81,7 +85,14 @@ def split_decoder(path: str) -> SplitGraph:
         boundary=boundary,
         samples_per_frame=reach.scale,
         context_frames=ceil(max(reach.left, reach.right)),
+        durations=durations,
     )
+
+
+def _durations(nodes: Iterable[onnx.NodeProto]) -> str:
+    """VITS rounds its durations up; no other part of it rounds up."""
+    rounded = [node.output[0] for node in nodes if node.op_type == "Ceil"]
+    return rounded[0] if len(rounded) == 1 else ""
 
 
 def _receptive_field(

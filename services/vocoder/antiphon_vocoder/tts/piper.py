@@ -22,6 +22,8 @@ class Latent:
     tensors: tuple[NDArray[Any], ...]
     """The decoder's inputs, the latent (1, channels, frames) first; for a voice that runs as a
     whole, the finished samples (frames,)."""
+    id_ends: NDArray[np.int64] | None = None
+    """For each phoneme id the frame behind its last one; None when the graph does not tell."""
 
 
 class PiperVoice:
@@ -47,11 +49,13 @@ class PiperVoice:
             self._encoder = _session(file.model_path, threads)
             self._decoder = None
             self._boundary: tuple[str, ...] = (self._encoder.get_outputs()[0].name,)
+            self._durations = ""
             self.samples_per_frame, self.context_frames = 1, 0
         else:
             self._encoder = _session(split.encoder, threads)
             self._decoder = _session(split.decoder, threads)
             self._boundary = split.boundary
+            self._durations = split.durations
             self.samples_per_frame = split.samples_per_frame
             self.context_frames = split.context_frames
         names = {node.name for node in self._encoder.get_inputs()}
@@ -87,11 +91,15 @@ class PiperVoice:
         }
         if self._takes_speaker:
             feed["sid"] = np.asarray([file.speaker or 0], np.int64)
-        tensors: Any = self._encoder.run(list(self._boundary), feed)
+        outputs = [*self._boundary, *filter(None, [self._durations])]
+        tensors: Any = self._encoder.run(outputs, feed)
         if self._decoder is None:
             samples = np.asarray(tensors[0], np.float32).reshape(-1)
             return Latent(len(samples), (samples,))
-        return Latent(tensors[0].shape[-1], tuple(tensors))
+        ends = None
+        if self._durations:
+            ends = np.cumsum(tensors.pop().reshape(-1)).astype(np.int64)
+        return Latent(tensors[0].shape[-1], tuple(tensors), ends)
 
     def decode(self, latent: Latent, start: int, stop: int) -> NDArray[np.float32]:
         """Samples ((stop - start) * samples_per_frame,) of the frames from start to stop."""

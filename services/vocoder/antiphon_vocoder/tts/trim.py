@@ -24,6 +24,8 @@ class SilenceTrimmer:
         self._held = np.zeros(0, np.float32)
         self._heard = False
         self._margin_left = 0
+        self.skipped = 0
+        """Samples left out before the speech, so far."""
 
     def push(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Takes the next samples (n,); returns those (m,) that are not trailing silence so far.
@@ -35,9 +37,11 @@ class SilenceTrimmer:
         if not self._heard:
             if len(loud) == 0:
                 self._held = joined[max(len(joined) - self._before, 0) :]
+                self.skipped += len(joined) - len(self._held)
                 return np.zeros(0, np.float32)
             self._heard = True
             first = max(int(loud[0]) - self._before, 0)
+            self.skipped += first
             joined = joined[first:]
             loud = loud - first
         stop = self._margin_left
