@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -89,3 +90,10 @@ def test_memory_is_flat_over_1000_lengths(voice: PiperVoice) -> None:
     for length in lengths:
         speak(int(length))
     assert resident_bytes() - before < 0.05 * before
+
+
+def test_a_text_file_is_no_voice(file: VoiceFile, tmp_path: Path) -> None:
+    path = tmp_path / "text.onnx"
+    path.write_text("this is text")
+    with pytest.raises(ValueError, match=r"text\.onnx is not an ONNX model"):
+        PiperVoice(msgspec.structs.replace(file, model_path=str(path)), 1)

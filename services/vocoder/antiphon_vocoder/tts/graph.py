@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 import onnx
+from google.protobuf.message import DecodeError
 from onnx.utils import Extractor
 
 _DECODER_PREFIX = "/dec/"
@@ -55,8 +56,12 @@ def split_decoder(path: str) -> SplitGraph:
 
     Raises:
         NotSplittable: naming what is not as expected.
+        ValueError: the file is no ONNX model.
     """
-    model = onnx.load(path)
+    try:
+        model = onnx.load(path)
+    except DecodeError as error:
+        raise ValueError(f"{path} is not an ONNX model") from error
     nodes = [node for node in model.graph.node if node.name.startswith(_DECODER_PREFIX)]
     latent = next((node.input[0] for node in nodes if _FIRST_WEIGHT in node.input), None)
     if latent is None:
