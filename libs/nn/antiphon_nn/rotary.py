@@ -52,13 +52,16 @@ def rope_settings(
         raise ValueError(f"rope_type is {kind!r}, supported are {', '.join(ROPE_TYPES)}")
     if kind in ("linear", "llama3", "yarn") and "factor" not in options:
         raise ValueError(f"rope_type {kind!r} needs the key factor in rope_scaling")
-    if head_dim is None:
-        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    partial = options.pop("partial_rotary_factor", config.get("partial_rotary_factor")) or 1.0
+    dim: int = (
+        head_dim
+        or config.get("head_dim")
+        or (config["hidden_size"] // config["num_attention_heads"])
+    )
+    partial = options.pop("partial_rotary_factor", None) or config.get("partial_rotary_factor", 1.0)
     original = options.pop("original_max_position_embeddings", None) or config.get(
         "max_position_embeddings", 0
     )
-    return RopeSettings(kind, theta, int(head_dim * partial), int(original), options)
+    return RopeSettings(kind, theta, int(dim * partial), int(original), options)
 
 
 def _scaling_of(config: Mapping[str, Any], layer_type: str | None) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ class SafetensorsCheckpoint(Checkpoint):
             method = self.config["quantization_config"].get("quant_method")
             raise CheckpointError(
                 path / "config.json",
-                f"quantization_config.quant_method is {method!r}, supported are none and GGUF files",
+                f"quantization_config.quant_method is {method!r}; supported are none, or a GGUF",
             )
         self._files: dict[str, Any] = {}
         self._sources = self._locate()
