@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from antiphon_core.errors import InvalidArgument
 from fake_backends import LlmScript, RecognitionScript, SpeechScript
 from gateway_bench import GatewayBench, events_of, until
 
@@ -177,6 +178,12 @@ async def test_silence_is_filled_with_comments(impatient_bench: GatewayBench) ->
     response = await impatient_bench.chat(stream=True)
     assert response.text.count(": ping\n\n") >= 3
     assert events_of(response.text)[-1] == "[DONE]"
+
+
+async def test_no_comment_before_the_status(impatient_bench: GatewayBench) -> None:
+    refusal = InvalidArgument("too late to be early")
+    impatient_bench.fakes.llm.script = LlmScript(accept_delay=0.2, fail_before=refusal)
+    assert (await impatient_bench.chat(stream=True)).status_code == 400
 
 
 async def test_a_stalled_reader_is_disconnected(impatient_bench: GatewayBench) -> None:

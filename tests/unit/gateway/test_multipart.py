@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 
 import pytest
@@ -32,7 +33,7 @@ BODY = (
 async def parse(body: bytes, cuts: list[int], content_type: bytes = TYPE) -> Form:
     async def pieces() -> AsyncIterator[bytes]:
         edges = [0, *sorted(cut % (len(body) + 1) for cut in cuts), len(body)]
-        for start, end in zip(edges, edges[1:], strict=False):
+        for start, end in itertools.pairwise(edges):
             yield body[start:end]
 
     return await read_form(pieces(), content_type, "file")

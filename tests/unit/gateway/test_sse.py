@@ -26,7 +26,7 @@ def ahead_of(source: AsyncIterator[str]) -> ReadAhead[list[str]]:
 
 async def drain(ahead: ReadAhead[list[str]], pause: float) -> list[list[str]]:
     batches = []
-    while (batch := await ahead.next_batch(10.0)) is not None:
+    while (batch := await ahead.next_batch()) is not None:
         batches.append([event[0] for event in batch])
         await asyncio.sleep(pause)
     return batches
@@ -65,20 +65,9 @@ async def test_failure_comes_after_everything_before_it() -> None:
 
     async with ahead_of(source()).running() as ahead:
         await asyncio.sleep(0.01)
-        assert await ahead.next_batch(10.0) == [["a"]]
+        assert await ahead.next_batch() == [["a"]]
         with pytest.raises(Unavailable):
-            await ahead.next_batch(10.0)
-
-
-async def test_silence_gives_an_empty_batch() -> None:
-    async def source() -> AsyncIterator[str]:
-        await asyncio.sleep(0.2)
-        yield "a"
-
-    async with ahead_of(source()).running() as ahead:
-        assert await ahead.next_batch(0.02) == []
-        assert await ahead.next_batch(10.0) == [["a"]]
-        assert await ahead.next_batch(10.0) is None
+            await ahead.next_batch()
 
 
 async def test_leaving_early_ends_the_source() -> None:
@@ -93,5 +82,5 @@ async def test_leaving_early_ends_the_source() -> None:
             ended.set()
 
     async with ahead_of(source()).running() as ahead:
-        await ahead.next_batch(10.0)
+        await ahead.next_batch()
     await asyncio.wait_for(ended.wait(), 1.0)

@@ -61,8 +61,12 @@ class BackendStream(Generic[Event]):
         while True:
             if self._ended:
                 raise StopAsyncIteration
-            with typed_errors(self._call):
+            try:
                 message = await self._call.read()
+            except (grpc.aio.AioRpcError, asyncio.CancelledError):
+                # Entered on failure only: around each read it would cost as much as the rest.
+                with typed_errors(self._call):
+                    raise
             if message is grpc.aio.EOF:
                 raise Internal("the backend ended the stream without its terminal message")
             event = self._convert(message)

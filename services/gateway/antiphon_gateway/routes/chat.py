@@ -26,7 +26,7 @@ from antiphon_gateway.routes.common import (
     stream_generation,
 )
 from antiphon_gateway.routes.spoken_answer import speak_answers, spoken_options
-from antiphon_gateway.sse import EventWriter
+from antiphon_gateway.sse import StreamWriter
 
 
 class ChatCompletions:
@@ -41,18 +41,17 @@ class ChatCompletions:
         spoken = spoken_options(request, gateway.backends)
         generate = chat_request(request, model, gateway.settings.limits.request_seconds)
         if request.stream:
-            writer = EventWriter(send, gateway.settings.limits.stalled_reader_seconds)
+            writer = StreamWriter(send, gateway.settings.limits)
             async with (
                 cancel_on_disconnect(receive),
+                writer.watched(),
                 gateway.backends.llm.generate(generate) as events,
             ):
                 accepted = await first_event(events)
                 await writer.start(headers)
                 frames = _frames(request, accepted, generate.choice_count)
                 await writer.write(frames.roles())
-                await stream_generation(
-                    writer, events, frames, _report(request), gateway.settings.limits
-                )
+                await stream_generation(writer, events, frames, _report(request))
             await writer.end()
             return
         async with cancel_on_disconnect(receive):

@@ -12,7 +12,6 @@ from antiphon_core import metrics
 from antiphon_core.errors import AntiphonError, Internal
 from antiphon_core.logs import get_logger
 
-from antiphon_gateway.config import Limits
 from antiphon_gateway.domain.generation import (
     Accepted,
     Completed,
@@ -34,7 +33,7 @@ from antiphon_gateway.openai.common import (
 from antiphon_gateway.openai.decode import decode_body
 from antiphon_gateway.openai.errors import ErrorBody, error_object
 from antiphon_gateway.openai.fields import Policies
-from antiphon_gateway.sse import DONE, PING, EventWriter, ReadAhead
+from antiphon_gateway.sse import DONE, ReadAhead, StreamWriter
 
 if TYPE_CHECKING:
     from antiphon_gateway.app import Gateway
@@ -107,25 +106,30 @@ class StreamReport:
 
 
 async def stream_generation(
-    writer: EventWriter,
+    writer: StreamWriter,
     events: AsyncIterator[GenerateEvent],
     frames: Frames,
     report: StreamReport,
-    limits: Limits,
 ) -> None:
-    """Writes a generation as events, ``[DONE]`` last; a failure is an error event and no DONE."""
+    """Writes a generation as events, ``[DONE]`` last; a failure is an error event and no DONE.
+
+    Each event is written before the next is read, which holds the service back. A reader that
+    has blocked once gets what came meanwhile merged.
+    """
     try:
+        async for event in events:
+            await writer.write(_frame(event, frames, report))
+            if writer.was_blocked:
+                break
         async with ReadAhead(events, _size, _merge).running() as ahead:
-            while (batch := await ahead.next_batch(limits.ping_seconds)) is not None:
-                data = b"".join([_frame(event, frames, report) for event in batch])
-                if data or not batch:
-                    await writer.write(data or PING)
+            while (batch := await ahead.next_batch()) is not None:
+                await writer.write(b"".join([_frame(item, frames, report) for item in batch]))
         await writer.write(DONE)
     except AntiphonError as error:
         await write_failure(writer, error)
 
 
-async def write_failure(writer: EventWriter, error: AntiphonError) -> None:
+async def write_failure(writer: StreamWriter, error: AntiphonError) -> None:
     """Ends a stream whose status is out with an error event."""
     _stream_failures.labels(error.reason).inc()
     log.warning("stream_failed", reason=error.reason, message=error.message[:500])

@@ -27,7 +27,7 @@ from antiphon_gateway.routes.common import (
     stream_generation,
 )
 from antiphon_gateway.routes.parallel import Generations, total_timings, total_usage
-from antiphon_gateway.sse import EventWriter
+from antiphon_gateway.sse import StreamWriter
 
 
 class Completions:
@@ -44,7 +44,7 @@ class Completions:
         model = llm.resolve(f"{name}:{request.lora}" if request.lora and name else name)
         limits = gateway.settings.limits
         requests = completion_requests(request, model, limits.request_seconds)
-        writer = EventWriter(send, limits.stalled_reader_seconds)
+        writer = StreamWriter(send, limits)
         body = b""
         async with cancel_on_disconnect(receive):
             echoes = await _echoes(request, requests, gateway.backends)
@@ -55,9 +55,9 @@ class Completions:
                     frames = _frames(request, accepted[0], len(requests))
                     await writer.start(headers)
                     await writer.write(_opening(request, frames, accepted, echoes))
-                    await stream_generation(
-                        writer, generations.events(), frames, _report(request), limits
-                    )
+                    async with writer.watched():
+                        events = generations.events()
+                        await stream_generation(writer, events, frames, _report(request))
                 elif request.max_tokens == 0:
                     body = encode(_scored(request, accepted, echoes))
                 else:

@@ -15,7 +15,6 @@ from antiphon_gateway.domain.speech import (
     SpeechConfig,
     SpeechEvent,
     SpeechFinished,
-    SpeechProgress,
     SpeechReady,
 )
 from antiphon_gateway.http import Headers, Receive, Scope, Send, cancel_on_disconnect
@@ -28,7 +27,7 @@ from antiphon_gateway.openai.audio import (
 from antiphon_gateway.openai.chat_output import sse_frame
 from antiphon_gateway.openai.fields import SPEECH
 from antiphon_gateway.routes.common import gateway_of, read_request, write_failure
-from antiphon_gateway.sse import PING, EventWriter
+from antiphon_gateway.sse import StreamWriter
 
 _ENCODINGS = {"pcm": "pcm16", "wav": "wav", "mp3": "mp3", "opus": "opus", "flac": "flac"}
 _PCM_SAMPLE_RATE = 24_000
@@ -49,7 +48,7 @@ class Speech:
         request, headers = await read_request(scope, receive, SpeechRequest, SPEECH, "speech")
         limits = gateway.settings.limits
         config = speech_config(request, gateway.backends, limits)
-        writer = EventWriter(send, limits.stalled_reader_seconds)
+        writer = StreamWriter(send, limits)
         async with (
             cancel_on_disconnect(receive),
             gateway.backends.vocoder.stream(config) as stream,
@@ -58,11 +57,13 @@ class Speech:
             await stream.end_input()
             ready, first = await _first_audio(stream)
             if request.stream_format == "sse":
-                await writer.start(headers)
-                await _write_events(writer, stream, first)
+                async with writer.watched():
+                    await writer.start(headers)
+                    await _write_events(writer, stream, first)
             else:
-                await send(_audio_head(ready, headers))
-                await _write_audio(writer, stream, first)
+                async with writer.watched(pings=False):
+                    await writer.start(headers, _audio_headers(ready))
+                    await _write_audio(writer, stream, first)
         await writer.end()
 
 
@@ -127,22 +128,17 @@ async def _first_audio(
     raise Internal("the vocoder service sent audio before it was ready")
 
 
-def _audio_head(ready: SpeechReady, headers: Headers) -> dict:
+def _audio_headers(ready: SpeechReady) -> Headers:
     mime_type = ready.mime_type or _MIME_TYPES.get(ready.output_format.encoding, "audio/pcm")
-    return {
-        "type": "http.response.start",
-        "status": 200,
-        "headers": [
-            (b"content-type", mime_type.encode()),
-            (b"cache-control", b"no-store"),
-            (b"x-accel-buffering", b"no"),
-            *headers,
-        ],
-    }
+    return [
+        (b"content-type", mime_type.encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+    ]
 
 
 async def _write_audio(
-    writer: EventWriter, stream: AsyncIterator[SpeechEvent], first: SpeechEvent
+    writer: StreamWriter, stream: AsyncIterator[SpeechEvent], first: SpeechEvent
 ) -> None:
     """The file as it grows; audio waits in the backend while the reader is slow."""
     if isinstance(first, AudioChunk):
@@ -153,16 +149,14 @@ async def _write_audio(
 
 
 async def _write_events(
-    writer: EventWriter, stream: AsyncIterator[SpeechEvent], first: SpeechEvent
+    writer: StreamWriter, stream: AsyncIterator[SpeechEvent], first: SpeechEvent
 ) -> None:
     try:
         await writer.write(_speech_frame(first))
         if isinstance(first, SpeechFinished):
             return
         async for event in stream:
-            frame = _speech_frame(event)
-            if frame:
-                await writer.write(frame)
+            await writer.write(_speech_frame(event))
     except AntiphonError as error:
         await write_failure(writer, error)
 
@@ -172,4 +166,4 @@ def _speech_frame(event: SpeechEvent) -> bytes:
         return sse_frame(SpeechDelta(b64encode(event.data).decode()))
     if isinstance(event, SpeechFinished):
         return sse_frame(SpeechDone(DurationUsage(round(event.audio_seconds, 3))))
-    return PING if isinstance(event, SpeechProgress) else b""
+    return b""

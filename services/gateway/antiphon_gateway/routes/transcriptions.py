@@ -35,7 +35,7 @@ from antiphon_gateway.openai.chat_output import sse_frame
 from antiphon_gateway.openai.decode import apply_policies
 from antiphon_gateway.openai.fields import TRANSCRIPTION, TRANSLATION, Policies
 from antiphon_gateway.routes.common import gateway_of, write_failure
-from antiphon_gateway.sse import EventWriter
+from antiphon_gateway.sse import StreamWriter
 
 _FORM_OVERHEAD_BYTES = 256 * 1024
 _PIECE_BYTES = 256 * 1024
@@ -67,7 +67,7 @@ class Transcriptions:
         form = form_of({name: upload.fields[name] for name in upload.fields if name != "file"})
         file = _file_of(upload, limits.upload_bytes)
         config = self._config(form, gateway.backends, limits.request_seconds)
-        writer = EventWriter(send, limits.stalled_reader_seconds)
+        writer = StreamWriter(send, limits)
         body, content_type = b"", b""
         async with (
             cancel_on_disconnect(receive),
@@ -75,7 +75,8 @@ class Transcriptions:
         ):
             await _send_file(stream, file)
             if form.stream:
-                await _write_events(writer, stream, headers)
+                async with writer.watched():
+                    await _write_events(writer, stream, headers)
             else:
                 segments, finished = await _collect(stream)
                 body, content_type = response_of(
@@ -165,23 +166,23 @@ async def _collect(
 
 
 async def _write_events(
-    writer: EventWriter, stream: AsyncIterator[FileEvent], headers: Headers
+    writer: StreamWriter, stream: AsyncIterator[FileEvent], headers: Headers
 ) -> None:
-    """Deltas whose joined text is the text of ``done``."""
+    """Deltas whose joined text is the text of ``done``.
+
+    The status is committed with the first event, so undecodable audio still gets its own.
+    """
+    event = await anext(stream)
+    await writer.start(headers)
     text = ""
     try:
-        async for event in stream:
-            if not writer.is_started:
-                await writer.start(headers)
-            if isinstance(event, FileFinished):
-                usage = DurationUsage(round(event.audio_seconds, 3))
-                await writer.write(sse_frame(TranscriptDone(text, usage)))
-                return
+        while not isinstance(event, FileFinished):
             piece = event.text if text else event.text.lstrip()
             if piece:
                 text += piece
                 await writer.write(sse_frame(TranscriptDelta(piece)))
+            event = await anext(stream)
+        usage = DurationUsage(round(event.audio_seconds, 3))
+        await writer.write(sse_frame(TranscriptDone(text, usage)))
     except AntiphonError as error:
-        if not writer.is_started:
-            raise
         await write_failure(writer, error)

@@ -1,0 +1,236 @@
+"""What the gateway's REST side costs, with a backend that answers at once.
+
+Prints BAR lines for: time that the gateway adds to the first byte of a stream, streamed chunks a
+second of one gateway core (from its CPU time, so that a busy machine matters little), and the
+import time. The backend, the gateway and this client are three processes.
+
+    python -m bench.gateway_rest [--streams 32] [--tokens 500] [--requests 200]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import contextmanager
+
+import grpc
+import httpx
+import psutil
+from antiphon.llm.v1 import generate_pb2 as gen
+from antiphon.llm.v1 import llm_service_pb2 as llm
+from antiphon.llm.v1 import llm_service_pb2_grpc
+from antiphon_core.lifecycle import Lifecycle
+from antiphon_core.node import NodeAdminServicer
+from antiphon_core.node_types import ServerInfo
+from antiphon_core.rpc.server import RpcServer
+
+from bench.report import Report
+
+MODEL = "instant"
+
+
+class InstantLlm(llm_service_pb2_grpc.LlmServiceServicer):
+    """Sends max_tokens deltas as fast as the reader takes them."""
+
+    async def Generate(self, request, context) -> AsyncIterator[gen.GenerateResponse]:
+        yield gen.GenerateResponse(
+            accepted=gen.GenerateAccepted(model=MODEL, fingerprint="fp", prompt_tokens=1)
+        )
+        delta = gen.GenerateResponse(delta=gen.GenerateDelta(text=" token", token_count=1))
+        for _ in range(request.stop.max_tokens):
+            yield delta
+        yield gen.GenerateResponse(finished=gen.ChoiceFinished(reason="FINISH_REASON_LENGTH"))
+        yield gen.GenerateResponse(completed=gen.GenerateCompleted())
+
+    async def ListModels(self, request, context) -> llm.ListModelsResponse:
+        model = llm.Model(id=MODEL, chat=True, context_limit=100_000)
+        return llm.ListModelsResponse(models=[model])
+
+
+async def serve_backend(port: int) -> None:
+    """The backend process."""
+    lifecycle = Lifecycle()
+    node = NodeAdminServicer(lifecycle, lambda: ServerInfo("llm", "bench"))
+    server = RpcServer(
+        service="llm", bind=f"127.0.0.1:{port}", lifecycle=lifecycle, node=node
+    )
+    add = llm_service_pb2_grpc.add_LlmServiceServicer_to_server
+    server.add(add, InstantLlm(), "antiphon.llm.v1.LlmService")
+    await server.start()
+    lifecycle.ready()
+    await asyncio.Event().wait()
+
+
+@contextmanager
+def process(*arguments: str):
+    """A child of this interpreter for the block."""
+    child = subprocess.Popen([sys.executable, "-m", *arguments], stderr=subprocess.DEVNULL)
+    try:
+        yield child
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def body(tokens: int) -> bytes:
+    """A chat request for so many tokens."""
+    messages = [{"role": "user", "content": "Hi"}]
+    return json.dumps({"messages": messages, "stream": True, "max_tokens": tokens}).encode()
+
+
+async def added_first_byte(port: int, target: str, requests: int) -> dict[str, float]:
+    """First text through the gateway minus first delta of a direct call, in ms, interleaved."""
+    through, direct = [], []
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with grpc.aio.insecure_channel(target) as channel:
+        stub = llm_service_pb2_grpc.LlmServiceStub(channel)
+        request = gen.GenerateRequest(text="Hi", stop=gen.StopParams(max_tokens=1))
+        for _ in range(requests):
+            started = time.perf_counter()
+            async for response in stub.Generate(request):
+                if response.HasField("delta"):
+                    direct.append((time.perf_counter() - started) * 1000)
+            started = time.perf_counter()
+            writer.write(http_request(body(1)))
+            await reader.readuntil(b" token")
+            through.append((time.perf_counter() - started) * 1000)
+            await reader.readuntil(b"0\r\n\r\n")
+    writer.close()
+    return {
+        "direct_p50": statistics.median(direct),
+        "gateway_p50": statistics.median(through),
+        "added_p50": statistics.median(through) - statistics.median(direct),
+        "added_p99": quantile(through, 0.99) - quantile(direct, 0.99),
+    }
+
+
+def http_request(content: bytes, headers: bytes = b"") -> bytes:
+    """The bytes of a chat request."""
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + headers
+    return head + b"content-length: %d\r\n\r\n" % len(content) + content
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The value below which a share of the values lies."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+async def stream_cost(
+    port: int, gateway: psutil.Process, streams: int, tokens: int
+) -> dict[str, float]:
+    """CPU time of the gateway a token, and how many tokens shared a frame, at full speed."""
+    frames = 0
+
+    async def one() -> None:
+        nonlocal frames
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+        writer.write(http_request(body(tokens), b"connection: close\r\n"))
+        while data := await reader.read(1 << 20):
+            frames += data.count(b"data: ")
+        writer.close()
+
+    before = gateway.cpu_times()
+    started = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(streams)))
+    elapsed = time.perf_counter() - started
+    after = gateway.cpu_times()
+    cpu = after.user + after.system - before.user - before.system
+    return {
+        "tokens": streams * tokens,
+        "frames": frames,
+        "cpu_us_per_token": cpu / (streams * tokens) * 1e6,
+        "cpu_us_per_frame": cpu / frames * 1e6,
+        "frames_per_core_second": frames / cpu,
+        "tokens_per_core_second": streams * tokens / cpu,
+        "wall_tokens_per_second": streams * tokens / elapsed,
+    }
+
+
+def import_cpu() -> float:
+    """CPU seconds of importing the gateway, the interpreter's own start left out; best of 3."""
+
+    def cpu(code: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", code], check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    return min(cpu("import antiphon_gateway.__main__") for _ in range(3)) - cpu("pass")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until_served(http: httpx.Client) -> None:
+    """Waits until the gateway lists the model.
+
+    Raises:
+        TimeoutError: it does not in a minute.
+    """
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if http.get("/v1/models").status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise TimeoutError("the gateway does not serve the model")
+
+
+async def measure(arguments: argparse.Namespace) -> int:
+    """Runs everything and reports."""
+    backend_port, gateway_port = free_port(), free_port()
+    target = f"127.0.0.1:{backend_port}"
+    targets = json.dumps([target])
+    report = Report("gateway")
+    with (
+        process("bench.gateway_rest", "--backend", str(backend_port)),
+        process(
+            "antiphon_gateway",
+            *("--port", str(gateway_port)),
+            *("--llm-targets", targets, "--vocoder-targets", targets),
+            *("--drain-notice-seconds", "0"),
+        ) as gateway,
+        httpx.Client(base_url=f"http://127.0.0.1:{gateway_port}", timeout=10) as http,
+    ):
+        wait_until_served(http)
+        await added_first_byte(gateway_port, target, 20)
+        first = await added_first_byte(gateway_port, target, arguments.requests)
+        report.add("added_first_byte_p50", first["added_p50"], first)
+        cost = await stream_cost(
+            gateway_port, psutil.Process(gateway.pid), arguments.streams, arguments.tokens
+        )
+        report.add("stream_tokens_per_core_second", cost["tokens_per_core_second"], cost)
+        report.add("stream_cpu_per_token", cost["cpu_us_per_token"], cost)
+    report.add("import_cpu", import_cpu())
+    return report.finish()
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description="Cost of the gateway's REST side")
+    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=500)
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--backend", type=int, help="serve the instant backend on this port")
+    arguments = parser.parse_args()
+    if arguments.backend is not None:
+        asyncio.run(serve_backend(arguments.backend))
+    return asyncio.run(measure(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
