@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections.abc import Callable, Sequence
 
 import pytest
 from antiphon_llm.engine.intake import Tombstones
+from antiphon_llm.engine.request import Request
 from antiphon_llm.messages import (
     Cancel,
     Embedding,
@@ -115,6 +117,14 @@ class TestEnds:
         engine.step()
         assert engine.finished["soon"].reason == "deadline"
         assert engine.allocator.used == 0
+
+    def test_finished_requests_are_not_kept_for_their_deadline(self, engine_type) -> None:
+        engine = engine_type()
+        for n in range(300):
+            engine.submit(f"r{n}", [1], max_tokens=1, deadline=time.time() + 600)
+            engine.run()
+        gc.collect()
+        assert sum(isinstance(found, Request) for found in gc.get_objects()) < 100
 
 
 class TestCancel:

@@ -12,6 +12,9 @@ from .outbox import Outbox
 from .request import Request, State
 from .scheduler import Scheduler
 
+_HEAP_SLACK = 64
+"""Finished requests that the heap of deadlines may hold beside the live ones."""
+
 
 class LiveRequests:
     """Live requests by id, their deadlines, and the one finish routine.
@@ -48,6 +51,8 @@ class LiveRequests:
         """Takes a new request in and queues it."""
         self._by_id[request.request_id] = request
         if request.deadline:
+            if len(self._deadlines) > 2 * len(self._by_id) + _HEAP_SLACK:
+                self._forget_finished_deadlines()
             heapq.heappush(self._deadlines, (request.deadline, request.sequence, request))
         self._scheduler.enqueue(request)
 
@@ -58,6 +63,11 @@ class LiveRequests:
             self._deadlines[0][2].state is State.FINISHED or self._deadlines[0][0] <= now
         ):
             self.finish(heapq.heappop(self._deadlines)[2], "deadline")
+
+    def _forget_finished_deadlines(self) -> None:
+        """Finished requests would else be held until their deadline comes."""
+        self._deadlines = [item for item in self._deadlines if item[2].state is not State.FINISHED]
+        heapq.heapify(self._deadlines)
 
     def retry_after(self) -> float:
         """Seconds after which a refused request may find room: one queue's worth of service."""

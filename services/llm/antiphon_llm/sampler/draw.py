@@ -45,13 +45,17 @@ def draw(logits: np.ndarray, rows: Sequence[SamplerRow], positions: Sequence[int
     sources: list[tuple[NoiseKey, np.ndarray]] = []
     for index, (row, position) in enumerate(zip(rows, positions, strict=True)):
         scores = row.adjusted(logits[index])
-        maximum = scores.max()
-        if not np.isfinite(maximum):
-            errors[index] = _describe(maximum)
+        best = int(scores.argmax())
+        if not np.isfinite(scores[best]):
+            errors[index] = _describe(scores[best])
+            continue
+        if not row.noisy:
+            # The best logit survives every filter, so none needs to run.
+            tokens[index] = best
             continue
         ids = surviving_ids(scores, top_k=row.top_k, top_p=row.top_p, min_p=row.min_p)
-        if not row.noisy or (ids is not None and len(ids) == 1):
-            tokens[index] = int(scores.argmax())
+        if ids is not None and len(ids) == 1:
+            tokens[index] = best
         elif (len(scores) if ids is None else len(ids)) > _SPARSE_IDS:
             noise = gumbel_noise_all(row.noise_key(position), len(scores))
             noise += scores

@@ -76,4 +76,4 @@ def _nucleus_threshold(values: np.ndarray, top_p: float, maximum: np.float32) ->
     order = np.argsort(-values, kind="stable")
     reached = np.cumsum(masses[order], dtype=np.float64) >= wanted
     place = int(reached.argmax()) if reached.any() else len(order) - 1
-    return values[order[place]]
+    return np.float32(values[order[place]])
