@@ -37,7 +37,7 @@ class RecognitionSettings(Settings):
         2, doc="CPU threads of one recogniser pass; 0 lets CTranslate2 choose", ge=0, le=64
     )
     beam_size: int = setting(
-        5, doc="beams of the passes that become finals; drafts have one", ge=1, le=10
+        2, doc="beams of the passes that become finals; drafts have one", ge=1, le=10
     )
     max_streams: int = setting(256, doc="live streams at once", ge=1, le=4096)
     max_files: int = setting(8, doc="file recognitions at once", ge=1, le=1024)

@@ -78,7 +78,7 @@ class WhisperRecognizer:
     """
 
     def __init__(
-        self, directory: Path, *, compute_type: str = "int8", threads: int = 2, beam_size: int = 5
+        self, directory: Path, *, compute_type: str = "int8", threads: int = 2, beam_size: int = 2
     ) -> None:
         for name in _FILES:
             if not (directory / name).is_file():
