@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, aclosing
 from typing import Any
 
@@ -41,15 +41,22 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
         self._lifecycle = lifecycle
         self._tracker = tracker
         self._gated: set[str] = set()
+        self._open: set[str] = set()
         self._wrapped: dict[str, Any] = {}
         self._handled = metrics.counter(
             "grpc_server_handled_total", "RPCs that ended", ("method", "code")
         )
         self._seconds = metrics.histogram("grpc_server_seconds", "Duration of RPCs", ("method",))
 
-    def gate(self, service_name: str) -> None:
-        """Calls of this service are work: refused unless ready, counted while they run."""
+    def gate(self, service_name: str, open_methods: Sequence[str] = ()) -> None:
+        """Calls of this service are work: refused unless ready, counted while they run.
+
+        Args:
+            service_name: full name.
+            open_methods: its methods that are no work.
+        """
         self._gated.add(service_name)
+        self._open.update(f"/{service_name}/{name}" for name in open_methods)
 
     async def intercept_service(
         self,
@@ -87,7 +94,7 @@ class ServiceInterceptor(grpc.aio.ServerInterceptor):
     def _guard(self, method: str, behaviour: Behaviour) -> Wrapped:
         """The handler with everything around it."""
         service_name = method.rsplit("/", 1)[0].lstrip("/")
-        gated = service_name in self._gated
+        gated = service_name in self._gated and method not in self._open
 
         async def handle(request: Any, context: grpc.aio.ServicerContext) -> Any:
             started = time.perf_counter()

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -76,6 +76,7 @@ class RpcServer:
         service_name: str,
         *,
         gated: bool = True,
+        open_methods: Sequence[str] = (),
     ) -> None:
         """Adds a service; before ``start``.
 
@@ -84,6 +85,7 @@ class RpcServer:
             servicer: its servicer.
             service_name: full name, such as ``antiphon.llm.v1.LlmService``.
             gated: whether calls are refused unless the lifecycle is ready.
+            open_methods: methods of a gated service that answer in every state.
 
         Raises:
             FailedPrecondition: the server has started.
@@ -93,7 +95,7 @@ class RpcServer:
         add_to_server(servicer, self._server)
         self._service_names.append(service_name)
         if gated:
-            self._interceptor.gate(service_name)
+            self._interceptor.gate(service_name, open_methods)
             self._gated_names.append(service_name)
 
     async def start(self) -> int:
