@@ -20,7 +20,7 @@ from antiphon_llm.config import LlmSettings
 from antiphon_llm.front.engine_client import WorkerFactory
 from antiphon_llm.front.service import LlmFront
 from antiphon_llm.messages import Boot, FromEngine, Shutdown
-from antiphon_llm.servicer import SERVICE_NAME, LlmServicer
+from antiphon_llm.servicer import OPEN_METHODS, SERVICE_NAME, LlmServicer
 
 ENGINE_MODULE = "antiphon_llm.engine"
 
@@ -64,7 +64,12 @@ async def serve(settings: LlmSettings) -> int:
         supervised=settings.supervised,
     )
     server = RpcServer(service="llm", bind=settings.bind, lifecycle=lifecycle, node=node)
-    server.add(add_LlmServiceServicer_to_server, LlmServicer(front, lifecycle), SERVICE_NAME)
+    server.add(
+        add_LlmServiceServicer_to_server,
+        LlmServicer(front, lifecycle),
+        SERVICE_NAME,
+        open_methods=OPEN_METHODS,
+    )
     policy = StopPolicy(drain_delay=settings.drain_delay_s, drain_grace=settings.drain_grace_s)
     return await run_service(
         server, front.boot, close=front.close, stop=stop, policy=policy, version=release

@@ -25,8 +25,8 @@ class LlmSettings(Settings):
     aliases: list[str] = setting(
         default_factory=list, doc="further names that resolve to the model"
     )
-    chat_template: Path | None = setting(
-        None, doc="file with a Jinja chat template, in place of the model's own"
+    chat_template: str = setting(
+        "", doc="file with a Jinja chat template, or gemma or chatml; empty takes the model's own"
     )
     bind: str = setting("127.0.0.1:8082", doc="host:port or unix:path that serves gRPC")
     cache_dir: Path = setting(

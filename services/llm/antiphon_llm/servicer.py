@@ -18,6 +18,8 @@ from antiphon_llm.front.service import LlmFront
 from antiphon_llm.multiplex import Multiplexer
 
 SERVICE_NAME = "antiphon.llm.v1.LlmService"
+OPEN_METHODS = ("GetModel", "ListModels")
+"""Answered in every state, as soon as the model is known."""
 
 
 class LlmServicer(LlmServiceServicer):

@@ -23,7 +23,7 @@ from antiphon_llm.config import LlmSettings
 from antiphon_llm.front.engine_client import WorkerFactory
 from antiphon_llm.front.service import LlmFront
 from antiphon_llm.messages import Boot, FromEngine, Shutdown, ToEngine
-from antiphon_llm.servicer import SERVICE_NAME, LlmServicer
+from antiphon_llm.servicer import OPEN_METHODS, SERVICE_NAME, LlmServicer
 from scripted_engine import Script, ScriptedEngine
 
 
@@ -58,7 +58,9 @@ class LlmBench:
             service="llm", bind=self.settings.bind, lifecycle=self.lifecycle, node=node
         )
         servicer = LlmServicer(self.front, self.lifecycle)
-        self.server.add(add_LlmServiceServicer_to_server, servicer, SERVICE_NAME)
+        self.server.add(
+            add_LlmServiceServicer_to_server, servicer, SERVICE_NAME, open_methods=OPEN_METHODS
+        )
 
     async def start(self) -> None:
         await self.open()
@@ -66,8 +68,8 @@ class LlmBench:
 
     async def open(self) -> None:
         """Serves, not ready."""
-        port = await self.server.start()
-        self.channel = open_channel(f"127.0.0.1:{port}")
+        self.port = await self.server.start()
+        self.channel = open_channel(f"127.0.0.1:{self.port}")
         self.stub: Any = LlmServiceStub(self.channel)
         self.node: Any = NodeAdminServiceStub(self.channel)
 

@@ -45,6 +45,7 @@ class Script:
 
     step_seconds: float = 0.0005
     kv_used: int = 0
+    vocabulary: int = VOCABULARY
     seen: list[object] = field(default_factory=list)
     """Every message that came; only of use in a thread."""
 
@@ -82,7 +83,7 @@ class ScriptedEngine:
     def _take(self, message: object) -> None:
         if isinstance(message, Boot):
             self._endpoint.send(BootPhase("weights"))
-            self._endpoint.send(_hello(message))
+            self._endpoint.send(_hello(message, self._script.vocabulary))
         elif isinstance(message, Submit):
             self._submit(message)
         elif isinstance(message, Cancel):
@@ -161,10 +162,10 @@ class ScriptedEngine:
         self._outputs.finished.append(finish)
 
 
-def _hello(boot: Boot) -> Hello:
+def _hello(boot: Boot, vocabulary: int) -> Hello:
     return Hello(
         architecture="ScriptedForCausalLM",
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         context_limit=CONTEXT,
         eos_ids=[END],
         kv_entries=100,

@@ -11,12 +11,14 @@ import pytest
 from antiphon.admin.v1 import node_pb2
 from antiphon.llm.v1 import generate_pb2, llm_service_pb2
 from antiphon_core import metrics
-from antiphon_core.errors import FailedPrecondition, NotFound, Unavailable
+from antiphon_core.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from antiphon_core.lifecycle import State
 from antiphon_core.rpc.streams import messages, open_stream, result
+from antiphon_llm.front import engine_client
+from antiphon_llm.messages import Sampling, Submit
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from llm_bench import LlmBench, limit, tokens, until
+from llm_bench import LlmBench, chat, limit, tokens, until
 from scripted_engine import COUNT, HOLD, Script
 
 
@@ -80,8 +82,6 @@ async def test_spent_restarts_fail_the_service(llm: LlmBench) -> None:
 
 def _unknown() -> object:
     """A message that the scripted engine chokes on."""
-    from antiphon_llm.messages import Sampling, Submit
-
     return Submit(request_id="bad", prompt_ids=[], sampling=Sampling())
 
 
@@ -105,6 +105,22 @@ async def test_a_bad_model_refuses_the_boot(tmp_path: Path) -> None:
     with pytest.raises(FailedPrecondition, match="not a GGUF file"):
         await made.start()
     await made.stop()
+
+
+async def test_an_engine_with_another_vocabulary_refuses_the_boot(model_cache: Path) -> None:
+    made = LlmBench(model_cache, Script(vocabulary=1000))
+    with pytest.raises(FailedPrecondition, match="do not belong together"):
+        await made.start()
+    await made.stop()
+
+
+async def test_models_are_listed_while_the_engine_restarts(llm_process: LlmBench) -> None:
+    llm = llm_process
+    os.kill(llm.worker.pid, signal.SIGKILL)
+    await until(lambda: llm.lifecycle.state is State.BOOTING)
+    models = await result(llm.stub.ListModels(llm_service_pb2.ListModelsRequest()))
+    assert models.models[0].id == "smollm2-135m-instruct"
+    await until(lambda: llm.lifecycle.state is State.READY, 20)
 
 
 async def test_status_snapshot_and_metrics_tell_the_same_story(llm: LlmBench) -> None:
@@ -148,4 +164,31 @@ async def test_a_model_name_is_resolved_by_any_of_its_names(model_cache: Path) -
     for name in ("", "team/chat", "chat", "default", "smollm2-135m-instruct"):
         model = await result(made.stub.GetModel(llm_service_pb2.GetModelRequest(model=name)))
         assert model.model.id == "team/chat"
+    await made.stop()
+
+
+async def test_an_engine_that_stands_still_with_work_fails_the_service(
+    llm_process: LlmBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = llm_process
+    monkeypatch.setattr(engine_client, "_WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(engine_client, "_STALL_DEGRADED_SECONDS", 0.3)
+    monkeypatch.setattr(engine_client, "_STALL_FAILED_SECONDS", 1.0)
+    os.kill(llm.worker.pid, signal.SIGSTOP)
+    reading = asyncio.ensure_future(llm.stub.Generate(tokens(COUNT)).read())
+    await until(lambda: llm.lifecycle.state is State.DEGRADED)
+    await until(lambda: llm.lifecycle.state is State.FAILED)
+    assert "no step" in llm.lifecycle.reason
+    os.kill(llm.worker.pid, signal.SIGCONT)
+    reading.cancel()
+
+
+async def test_a_base_model_takes_text_but_no_messages(model_cache: Path) -> None:
+    made = LlmBench(model_cache, Script(vocabulary=262144), model="gemma-3-270m")
+    await made.start()
+    with pytest.raises(InvalidArgument) as caught:
+        await made.generate(chat("Hi"))
+    assert (caught.value.reason, caught.value.field) == ("TEMPLATE_ERROR", "chat")
+    await made.generate(generate_pb2.GenerateRequest(text="The capital", stop=limit(1)))
+    assert made.seen(Submit)[0].prompt_ids[0] == 2
     await made.stop()

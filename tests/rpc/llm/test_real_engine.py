@@ -48,7 +48,7 @@ class RunningService:
         """Until calls are admitted."""
         for _ in range(int(BOOT_SECONDS / 0.1)):
             try:
-                await result(stub.GetModel(llm_service_pb2.GetModelRequest()))
+                await result(stub.Tokenize(llm_service_pb2.TokenizeRequest(text="x")))
                 return
             except Unavailable:
                 await asyncio.sleep(0.1)

@@ -109,11 +109,11 @@ def test_a_text_file_as_gguf_is_named(tmp_path: Path) -> None:
     path = tmp_path / "notes.gguf"
     path.write_text("these are my notes, not a model")
     with pytest.raises(FailedPrecondition, match=r"notes\.gguf: not a GGUF file"):
-        load_text_model(resolve(str(path), tmp_path), None)
+        load_text_model(resolve(str(path), tmp_path), "")
 
 
 def test_the_default_models_facts(tmp_path: Path) -> None:
-    loaded = load_text_model(resolve("smollm2-135m-instruct", tmp_path), None)
+    loaded = load_text_model(resolve("smollm2-135m-instruct", tmp_path), "")
     assert loaded.weights.quantisation == "Q4_1"
     assert loaded.weights.parameter_count == 134_515_008
     assert loaded.template is not None

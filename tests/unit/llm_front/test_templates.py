@@ -29,7 +29,7 @@ def chat(*turns: tuple[str, str], **options: object) -> Conversation:
 
 
 def test_the_default_models_template_renders(smollm_metadata: dict, smollm: Tokenizer) -> None:
-    source = find_template(override=None, directory=None, metadata=smollm_metadata)
+    source = find_template(override="", directory=None, metadata=smollm_metadata)
     assert source is not None
     text = ChatTemplate(source, smollm).render(chat(("user", "Hi")))
     assert text == (
@@ -161,20 +161,31 @@ def test_reasoning_effort_reaches_what_the_template_reads(smollm: Tokenizer) -> 
 
 def test_sources_in_their_order(tmp_path: Path, smollm: Tokenizer) -> None:
     config = tmp_path / "tokenizer_config.json"
-    assert find_template(override=None, directory=tmp_path, metadata=None) is None
+    assert find_template(override="", directory=tmp_path, metadata=None) is None
     config.write_text(json.dumps({"chat_template": [{"name": "default", "template": "C"}]}))
-    found = find_template(override=None, directory=tmp_path, metadata=None)
+    found = find_template(override="", directory=tmp_path, metadata=None)
     assert found is not None and found.text == "C"
     (tmp_path / "chat_template.jinja").write_text("J")
-    found = find_template(override=None, directory=tmp_path, metadata=None)
+    found = find_template(override="", directory=tmp_path, metadata=None)
     assert found is not None and found.text == "J"
     (tmp_path / "mine.jinja").write_text("M")
-    found = find_template(override=tmp_path / "mine.jinja", directory=tmp_path, metadata=None)
+    found = find_template(override=str(tmp_path / "mine.jinja"), directory=tmp_path, metadata=None)
     assert found is not None and found.text == "M"
     with pytest.raises(ModelSourceError, match=r"absent\.jinja"):
-        find_template(override=tmp_path / "absent.jinja", directory=None, metadata=None)
+        find_template(override=str(tmp_path / "absent.jinja"), directory=None, metadata=None)
 
 
 def test_a_broken_template_is_named_at_load(smollm: Tokenizer) -> None:
     with pytest.raises(ModelSourceError, match="a test does not compile"):
         made("{% for %}", smollm)
+
+
+def test_a_base_model_gets_a_packaged_template_only_when_asked(gemma: Tokenizer) -> None:
+    assert find_template(override="", directory=None, metadata={}) is None
+    source = find_template(override="gemma", directory=None, metadata={})
+    assert source is not None
+    conversation = chat(("system", "Be brief."), ("user", "Hi "), ("assistant", "Hello"))
+    assert ChatTemplate(source, gemma).render(conversation) == (
+        "<bos><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n"
+        "<start_of_turn>model\nHello<end_of_turn>\n<start_of_turn>model\n"
+    )

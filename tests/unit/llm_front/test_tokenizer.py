@@ -166,7 +166,7 @@ def test_the_front_process_never_loads_torch() -> None:
         "from pathlib import Path\n"
         "from antiphon_llm.checkpoint import resolve\n"
         "from antiphon_llm.front.model import load_text_model\n"
-        "load_text_model(resolve('smollm2-135m-instruct', Path(sys.argv[1])), None)\n"
+        "load_text_model(resolve('smollm2-135m-instruct', Path(sys.argv[1])), '')\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program, "/nonexistent-cache"], check=True)

@@ -209,7 +209,6 @@ class EngineClient:
             raise self._shed("KV_FULL", "KV entries are held", limit, gauges.kv_used)
 
     def _shed(self, reason: str, what: str, limit: int, observed: int) -> ResourceExhausted:
-        self._metrics.shed(reason)
         rows = self.hello.max_rows if self.hello is not None else 1
         turns = (len(self._unadmitted) + 1) / rows
         return ResourceExhausted(

@@ -33,7 +33,6 @@ class EngineMetrics:
             buckets=metrics.TPOT_BUCKETS,
         )
         self._restarts = metrics.counter("worker_deaths_total", "Deaths of the engine process")
-        self._shed = metrics.counter("shed_total", "Requests refused for load", ("layer", "reason"))
         self._paths = metrics.counter(
             "path_total", "Optional paths taken or refused", ("path", "result", "reason")
         )
@@ -49,10 +48,6 @@ class EngineMetrics:
         """The engine process ended."""
         self._restarts.inc()
         self._last_step = 0.0
-
-    def shed(self, reason: str) -> None:
-        """A request was refused at the front's door."""
-        self._shed.labels("llm_front", reason).inc()
 
     def tick_age(self, seconds: float) -> None:
         """Silence of the engine."""

@@ -73,12 +73,13 @@ class TextModel:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def load_text_model(source: ModelSource, chat_template: Path | None) -> TextModel:
+def load_text_model(source: ModelSource, chat_template: str) -> TextModel:
     """Reads the text side of a model; takes up to a few seconds, so call it in a thread.
 
     Args:
         source: where the files are.
-        chat_template: a template file in place of the model's own.
+        chat_template: a template file or packaged template in place of the model's own; empty
+            for none.
 
     Raises:
         FailedPrecondition: files that are damaged or of an unsupported kind; says which.
@@ -91,7 +92,7 @@ def load_text_model(source: ModelSource, chat_template: Path | None) -> TextMode
         raise FailedPrecondition(str(error), field="model") from None
 
 
-def _from_gguf(path: Path, chat_template: Path | None) -> TextModel:
+def _from_gguf(path: Path, chat_template: str) -> TextModel:
     # Imported here, in the loading thread: it brings numpy, and the port must open first.
     from antiphon_nn.gguf_file import GgufFile
 
@@ -109,7 +110,7 @@ def _from_gguf(path: Path, chat_template: Path | None) -> TextModel:
     )
 
 
-def _from_directory(path: Path, chat_template: Path | None) -> TextModel:
+def _from_directory(path: Path, chat_template: str) -> TextModel:
     loaded = tokenizer.from_directory(path)
     shards = sorted(path.glob("*.safetensors"))
     sizes: Counter[str] = Counter()

@@ -33,10 +33,11 @@ class RequestLog:
         self._ended = {
             outcome: counted.labels("generate", outcome) for outcome in (*_OUTCOMES, "error")
         }
-        self._in_flight = metrics.gauge("requests_in_flight", "Requests that run or wait")
-        self._queue_depth = metrics.gauge(
-            "queue_depth", "Requests that were not accepted yet", ("class",)
-        )
+        in_flight = metrics.gauge("requests_in_flight", "Requests that run or wait")
+        in_flight.set_function(lambda: len(self._live))
+        depth = metrics.gauge("queue_depth", "Requests that wait for a row", ("class",))
+        depth.labels("interactive").set_function(lambda: self._waiting(interactive=True))
+        depth.labels("batch").set_function(lambda: self._waiting(interactive=False))
         first, long = metrics.FIRST_BUCKETS, metrics.DURATION_BUCKETS
         self._queue_wait = metrics.histogram("queue_wait_seconds", "Wait for a row", buckets=first)
         self._first_token = metrics.histogram(
@@ -53,23 +54,16 @@ class RequestLog:
         tokens = metrics.counter("tokens_total", "Tokens of ended requests", ("type",))
         self._tokens = {kind: tokens.labels(kind) for kind in ("input", "cached", "output")}
         self._refused = metrics.counter(
-            "refusals_total", "Requests refused before the engine saw them", ("reason",)
+            "shed_total", "Requests refused before the engine saw them", ("layer", "reason")
         )
-
-    @property
-    def live(self) -> int:
-        """Requests that run or wait."""
-        return len(self._live)
 
     def begin(self, generation: Generation) -> None:
         """A request was submitted."""
         self._live[generation] = None
-        self._show_depth()
 
     def end(self, generation: Generation) -> None:
         """A request ended, however; its receipt is logged."""
         self._live.pop(generation, None)
-        self._show_depth()
         record = _record(generation, self._model)
         self._recent.append(record)
         self._count(generation)
@@ -92,7 +86,7 @@ class RequestLog:
 
     def refused(self, request_id: str, error: AntiphonError) -> None:
         """A request was refused before the engine saw it."""
-        self._refused.labels(error.reason).inc()
+        self._refused.labels("llm_front", error.reason).inc()
         log.warning(
             "refused",
             layer="llm_front",
@@ -116,20 +110,13 @@ class RequestLog:
         for generation in self._live:
             yield _record(generation, self._model)
 
-    def fail_live(self, error: AntiphonError) -> None:
-        """Ends every live request with the error."""
-        for generation in list(self._live):
-            generation.fail(error)
-            generation.wake()
-
-    def _show_depth(self) -> None:
-        self._in_flight.set(len(self._live))
-        waiting = {"interactive": 0, "batch": 0}
-        for generation in self._live:
-            if generation.admitted_after is None:
-                waiting["interactive" if generation.prepared.scope.interactive else "batch"] += 1
-        for name, count in waiting.items():
-            self._queue_depth.labels(name).set(count)
+    def _waiting(self, *, interactive: bool) -> int:
+        """Counted over a copy: a scrape runs in another thread."""
+        return sum(
+            generation.admitted_after is None
+            and generation.prepared.scope.interactive == interactive
+            for generation in list(self._live)
+        )
 
     def _count(self, generation: Generation) -> None:
         outcome = generation.outcome if generation.outcome in _OUTCOMES else "error"

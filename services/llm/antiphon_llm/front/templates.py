@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from antiphon_llm.front.tokenizer import Tokenizer, read_json
 RENDER_SECONDS = 2.0
 SIZE_LIMIT = 4 * 1024 * 1024
 """Characters of one rendered conversation."""
+
+PACKAGED_TEMPLATES = ("gemma", "chatml")
+"""For base models that bring none; used only where the configuration names one."""
 
 _OWN_VARIABLES = frozenset(
     {
@@ -50,23 +54,30 @@ class TemplateSource:
 
 
 def find_template(
-    *, override: Path | None, directory: Path | None, metadata: Mapping[str, Any] | None
+    *, override: str, directory: Path | None, metadata: Mapping[str, Any] | None
 ) -> TemplateSource | None:
     """The model's chat template: the override, then the checkpoint's own places.
 
     Args:
-        override: the file that the configuration names.
+        override: the file or packaged template that the configuration names; empty for none.
         directory: a checkpoint directory.
         metadata: of a GGUF file.
 
     Raises:
         ModelSourceError: the override cannot be read.
     """
-    if override is not None:
+    if override in PACKAGED_TEMPLATES:
+        file = resources.files("antiphon_llm") / "chat_templates" / f"{override}.jinja"
+        return TemplateSource(file.read_text(encoding="utf-8"), f"the packaged {override}")
+    if override:
         try:
-            return TemplateSource(override.read_text(encoding="utf-8"), "the configured file")
+            text = Path(override).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ModelSourceError(f"chat_template {override} cannot be read: {error}") from None
+            raise ModelSourceError(
+                f"chat_template {override} cannot be read: {error}; it is a file, or one of "
+                f"{', '.join(PACKAGED_TEMPLATES)}"
+            ) from None
+        return TemplateSource(text, "the configured file")
     if directory is not None:
         path = directory / "chat_template.jinja"
         if path.is_file():
