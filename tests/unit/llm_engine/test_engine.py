@@ -124,7 +124,7 @@ class TestEnds:
             engine.submit(f"r{n}", [1], max_tokens=1, deadline=time.time() + 600)
             engine.run()
         gc.collect()
-        assert sum(isinstance(found, Request) for found in gc.get_objects()) < 100
+        assert sum(type(found) is Request for found in gc.get_objects()) < 100
 
 
 class TestCancel:

@@ -97,7 +97,7 @@ def generate(
     return outputs
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_greedy_tokens_equal_transformers(real: Real) -> None:
     sampling = Sampling(temperature=0.0, max_tokens=OUTPUT_TOKENS, ignore_eos=True)
     prompts = {f"p{index}": prompt for index, prompt in enumerate(real.prompts)}
