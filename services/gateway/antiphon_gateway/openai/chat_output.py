@@ -74,15 +74,15 @@ class ChunkChoice(Struct):
     finish_reason: FinishReasonName | None = None
 
 
-class Chunk(Struct):
+class Chunk(Struct, kw_only=True):
     """One event of a chat stream."""
 
     id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
     system_fingerprint: str
     choices: list[ChunkChoice]
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: Usage | UnsetType | None = UNSET
     token_count: int | UnsetType = UNSET
     timing: Timing | UnsetType = UNSET
@@ -113,11 +113,11 @@ class SpokenAnswer(Struct):
     expires_at: int
 
 
-class Message(Struct):
+class Message(Struct, kw_only=True):
     """The whole answer of one choice."""
 
-    content: str | None
     role: Literal["assistant"] = "assistant"
+    content: str | None
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
@@ -134,16 +134,16 @@ class Choice(Struct):
     logprobs: ChoiceLogprobs | None = None
 
 
-class Completion(Struct):
+class Completion(Struct, kw_only=True):
     """The whole response."""
 
     id: str
+    object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
     system_fingerprint: str
     choices: list[Choice]
     usage: Usage
-    object: Literal["chat.completion"] = "chat.completion"
     timing: Timing | UnsetType = UNSET
 
 

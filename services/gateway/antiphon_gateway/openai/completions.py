@@ -97,15 +97,15 @@ class CompletionChoice(Struct):
     prompt_logprobs: list[PromptLogprob | None] | UnsetType = UNSET
 
 
-class Completion(Struct):
+class Completion(Struct, kw_only=True):
     """The whole response, or one chunk of it."""
 
     id: str
+    object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
     system_fingerprint: str
     choices: list[CompletionChoice]
-    object: Literal["text_completion"] = "text_completion"
     usage: Usage | UnsetType | None = UNSET
     token_count: int | UnsetType = UNSET
     timing: Timing | UnsetType = UNSET

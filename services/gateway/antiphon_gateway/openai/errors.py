@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import msgspec
 from antiphon_core.errors import AntiphonError, Internal
 
+from antiphon_gateway.openai.params import request_param
+
 INVALID_REQUEST = "invalid_request_error"
 AUTHENTICATION = "authentication_error"
 PERMISSION = "permission_error"
@@ -84,6 +86,8 @@ ERROR_TABLE: Mapping[str, ErrorRow] = {
 
 _DEFAULT_RETRY_SECONDS = 1.0
 _WAIT_STATUSES = (429, 503)
+_NOT_STARTED = ("BOOTING", "DRAINING", "NO_BACKEND", "BOOT_FAILED", "ASLEEP")
+"""Refusals before any work, which the edge may retry at another replica."""
 
 
 class ErrorObject(msgspec.Struct):
@@ -106,15 +110,21 @@ def row_of(error: AntiphonError) -> ErrorRow:
     return ERROR_TABLE.get(error.reason, ERROR_TABLE["INTERNAL"])
 
 
-def error_object(error: AntiphonError) -> ErrorObject:
-    """The error as clients see it."""
+def error_object(error: AntiphonError, route: str = "") -> ErrorObject:
+    """The error as clients see it.
+
+    Args:
+        error: what happened.
+        route: path template of the request's route, which names some fields.
+    """
     row = row_of(error)
-    return ErrorObject(error.message, row.type, error.field or None, row.code)
+    param = request_param(error.field, route) or None
+    return ErrorObject(error.message, row.type, param, row.code)
 
 
-def error_body(error: AntiphonError) -> bytes:
-    """The JSON body of a failed request."""
-    return msgspec.json.encode(ErrorBody(error_object(error)))
+def error_body(error: AntiphonError, route: str = "") -> bytes:
+    """The JSON body of a failed request; see ``error_object``."""
+    return msgspec.json.encode(ErrorBody(error_object(error, route)))
 
 
 def error_headers(error: AntiphonError) -> list[tuple[bytes, bytes]]:
@@ -127,6 +137,8 @@ def error_headers(error: AntiphonError) -> list[tuple[bytes, bytes]]:
         wait = error.retry_after if error.retry_after is not None else _DEFAULT_RETRY_SECONDS
         headers.append((b"retry-after", str(math.ceil(wait)).encode()))
         headers.append((b"retry-after-ms", str(math.ceil(wait * 1000)).encode()))
+    if error.reason in _NOT_STARTED:
+        headers.append((b"x-antiphon-not-started", b"1"))
     return headers
 
 

@@ -20,6 +20,7 @@ from antiphon_gateway.routes.common import (
     finish_of,
     first_event,
     gateway_of,
+    model_name,
     new_id,
     now,
     read_request,
@@ -37,7 +38,7 @@ class ChatCompletions:
         request, headers = await read_request(scope, receive, ChatRequest, CHAT, "chat")
         if request.stream_options is not None and not request.stream:
             raise InvalidArgument("stream_options needs stream: true", field="stream_options")
-        model = gateway.backends.llm.resolve(_model_name(request))
+        model = gateway.backends.llm.resolve(model_name(request.model, request.lora))
         spoken = spoken_options(request, gateway.backends)
         generate = chat_request(request, model, gateway.settings.limits.request_seconds)
         if request.stream:
@@ -62,11 +63,6 @@ class ChatCompletions:
             if spoken is not None:
                 await speak_answers(completion, spoken, gateway.backends)
         await send_response(send, 200, output.encode(completion), headers=headers)
-
-
-def _model_name(request: ChatRequest) -> str:
-    name = request.model or ""
-    return f"{name}:{request.lora}" if request.lora and name else request.lora or name
 
 
 def _report(request: ChatRequest) -> StreamReport:

@@ -69,6 +69,13 @@ async def read_request(
     )
 
 
+def model_name(model: str | None, lora: str | None) -> str:
+    """The name to resolve: the model, the adapter, or ``model:adapter``."""
+    if not lora:
+        return model or ""
+    return f"{model}:{lora}" if model else lora
+
+
 def new_id(prefix: str) -> str:
     """A fresh object id."""
     return f"{prefix}-{uuid.uuid4().hex}"

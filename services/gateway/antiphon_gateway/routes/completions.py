@@ -21,6 +21,7 @@ from antiphon_gateway.routes.common import (
     collect,
     finish_of,
     gateway_of,
+    model_name,
     new_id,
     now,
     read_request,
@@ -40,8 +41,7 @@ class Completions:
         )
         _check(request)
         llm = gateway.backends.llm
-        name = request.model or ""
-        model = llm.resolve(f"{name}:{request.lora}" if request.lora and name else name)
+        model = llm.resolve(model_name(request.model, request.lora))
         limits = gateway.settings.limits
         requests = completion_requests(request, model, limits.request_seconds)
         writer = StreamWriter(send, limits)

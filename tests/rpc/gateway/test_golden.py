@@ -1,0 +1,89 @@
+"""Whole wire responses against reviewed files; ids and times are replaced by names.
+
+A missing file is written and fails the test once: delete, run, review, commit.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from antiphon.llm.v1 import generate_pb2 as gen
+from antiphon_core.errors import Unavailable
+from fake_backends import LlmScript
+from gateway_bench import GatewayBench
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "gateway"
+SHOWN_HEADERS = (
+    "content-type",
+    "cache-control",
+    "x-accel-buffering",
+    "transfer-encoding",
+    "retry-after",
+    "retry-after-ms",
+    "x-antiphon-ignored",
+)
+CHAT = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
+TOOLS = [{"type": "function", "function": {"name": "look"}}]
+TEXT = {"model": "base-model", "prompt": "ab"}
+
+CASES: dict[str, tuple[str, dict, LlmScript]] = {
+    "chat": ("/v1/chat/completions", CHAT, LlmScript()),
+    "chat_stream": (
+        "/v1/chat/completions",
+        {**CHAT, "stream": True, "stream_options": {"include_usage": True}},
+        LlmScript(),
+    ),
+    "chat_logprobs_stream": (
+        "/v1/chat/completions",
+        {**CHAT, "stream": True, "logprobs": True, "top_logprobs": 1},
+        LlmScript(words=("Hi",)),
+    ),
+    "chat_tools_stream": (
+        "/v1/chat/completions",
+        {**CHAT, "stream": True, "tools": TOOLS},
+        LlmScript(
+            words=(),
+            extra_deltas=(
+                gen.GenerateDelta(reasoning="hm"),
+                gen.GenerateDelta(tool_calls=[gen.ToolCallDelta(id="call_1", name="look")]),
+                gen.GenerateDelta(tool_calls=[gen.ToolCallDelta(arguments="{}")]),
+            ),
+            finish="FINISH_REASON_TOOL_CALLS",
+        ),
+    ),
+    "chat_stream_failure": (
+        "/v1/chat/completions",
+        {**CHAT, "stream": True},
+        LlmScript(
+            fail_after_words=1, failure=Unavailable("the engine died", reason="WORKER_DIED")
+        ),
+    ),
+    "chat_refusal": ("/v1/chat/completions", {**CHAT, "temperature": "hot", "x": 1}, LlmScript()),
+    "completion_scored": (
+        "/v1/completions",
+        {**TEXT, "max_tokens": 0, "echo": True, "logprobs": 1},
+        LlmScript(),
+    ),
+    "completion_stream": ("/v1/completions", {**TEXT, "stream": True, "echo": True}, LlmScript()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_wire_response(bench: GatewayBench, name: str) -> None:
+    path, body, script = CASES[name]
+    bench.fakes.llm.script = script
+    response = await bench.http.post(path, json=body)
+    found = response.headers
+    headers = [f"{key}: {found[key]}" for key in SHOWN_HEADERS if key in found]
+    text = re.sub(r"(chatcmpl|cmpl)-[0-9a-f]{32}", r"\1-ID", response.text)
+    text = re.sub(r'"created":\d+', '"created":TIME', text)
+    shown = "\n".join([f"HTTP {response.status_code}", *headers, "", text])
+    file = GOLDEN / f"{name}.txt"
+    if not file.exists():
+        file.write_text(shown, encoding="utf-8")
+        pytest.fail(f"wrote {file.name}: review and commit it")
+    assert shown == file.read_text(encoding="utf-8")
