@@ -59,6 +59,7 @@ class Running:
     texts: list[str] = field(default_factory=list)
     configs: list[rec.RecognitionConfig] = field(default_factory=list)
     audio: int = 0
+    flushed_at: list[str] = field(default_factory=list)
 
     @property
     def none(self) -> bool:
@@ -124,6 +125,9 @@ class ScriptedVoice(vocoder_service_pb2_grpc.VocoderServiceServicer):
                     form = request.config.output_format
                     ready = voc.SpeechReady(voice="joe", output_format=form)
                     yield voc.StreamSpeechResponse(ready=ready)
+                    continue
+                if kind == "flush":
+                    self.running.flushed_at.append(text)
                     continue
                 text += request.text
                 characters += len(request.text)

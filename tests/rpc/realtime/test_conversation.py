@@ -71,6 +71,15 @@ async def test_the_second_turn_sees_the_first(gateway: RealtimeGateway) -> None:
     assert texts == ["what time is it", "Hello there, friend.", "what time is it"]
 
 
+async def test_a_long_first_clause_is_spoken_before_it_ends(gateway: RealtimeGateway) -> None:
+    gateway.script.words = tuple(f" word{i}" for i in range(20))
+    async with gateway.session() as client:
+        await client.speak()
+        await client.until("response.done")
+    assert gateway.running.flushed_at == [" word0 word1 word2 word3 word4 word5 "]
+    assert gateway.running.texts == ["".join(gateway.script.words)]
+
+
 async def test_manual_commit(gateway: RealtimeGateway) -> None:
     async with gateway.session() as client:
         await client.update(output_modalities=["text"], audio={"input": {"turn_detection": None}})
@@ -178,7 +187,7 @@ async def test_a_length_cut_is_incomplete(gateway: RealtimeGateway) -> None:
         response = (await client.until("response.done"))[-1]["response"]
     assert response["status"] == "incomplete"
     assert response["status_details"]["reason"] == "max_output_tokens"
-    assert gateway.running.prompts[0].stop.max_tokens == 160
+    assert gateway.running.prompts[0].stop.max_tokens == 120
 
 
 async def test_tool_calls_pass_through(gateway: RealtimeGateway) -> None:

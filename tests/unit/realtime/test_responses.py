@@ -308,7 +308,7 @@ def test_a_running_response_is_unaffected_by_later_config(bench: Bench) -> None:
     bench.update(instructions="Rhyme.", output_modalities=["text"], max_output_tokens=3)
     bench.transcript("hello")
     assert message_texts(bench.plan)[0] == ("system", "Be brief.")
-    assert bench.plan.speech is not None and bench.plan.max_tokens == 160
+    assert bench.plan.speech is not None and bench.plan.max_tokens == 120
     assert kinds(bench.reply("Hi."))[-1] == "response.done"
 
 

@@ -44,7 +44,7 @@ def test_a_session_opens_with_its_full_effective_configuration(bench: Bench) -> 
         "tools": [],
         "tool_choice": "auto",
         "parallel_tool_calls": True,
-        "max_output_tokens": 160,
+        "max_output_tokens": 120,
         "truncation": "auto",
         "temperature": None,
         "include": None,

@@ -14,9 +14,11 @@ from antiphon_gateway.domain import generation, speech
 from antiphon_gateway.realtime import inputs
 from antiphon_gateway.realtime.commands import ResponsePlan
 from antiphon_gateway.realtime.errors import failure_of, failure_of_reason
+from antiphon_gateway.realtime.first_clause import FirstClause
 
 log = get_logger(__name__)
 
+FIRST_CLAUSE_WORDS = 6
 _CUT = (generation.FinishReason.LENGTH, generation.FinishReason.CONTEXT)
 
 Report = Callable[[inputs.Input], None]
@@ -72,11 +74,12 @@ async def _read(
     response_id: str, text: GenerationStream, report: Report, voice: SpeechStream | None
 ) -> None:
     cut = False
+    first_clause = FirstClause(FIRST_CLAUSE_WORDS)
     async for event in text:
         if isinstance(event, generation.Delta):
             _report_delta(response_id, event, report)
             if voice is not None and event.text:
-                await voice.send_text(event.text)
+                await _say(voice, first_clause, event.text)
         elif isinstance(event, generation.Accepted):
             report(inputs.PromptAccepted(response_id, event.prompt_tokens))
         elif isinstance(event, generation.Finished):
@@ -87,6 +90,17 @@ async def _read(
             report(inputs.TextEnded(response_id, cut, event.usage))
     if voice is not None:
         await voice.end_input()
+
+
+async def _say(voice: SpeechStream, first_clause: FirstClause, text: str) -> None:
+    end = first_clause.cut(text)
+    if end is None:
+        await voice.send_text(text)
+        return
+    if end:
+        await voice.send_text(text[:end])
+    await voice.flush()
+    await voice.send_text(text[end:])
 
 
 def _request(plan: ResponsePlan) -> generation.GenerateRequest:

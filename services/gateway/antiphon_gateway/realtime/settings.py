@@ -11,12 +11,11 @@ class RealtimeSettings(Settings):
     """Defaults of a session and bounds of a connection."""
 
     instructions: str = setting(
-        "You are a friendly voice assistant. Answer in one or two short spoken sentences, "
-        "without lists or markup.",
-        doc="Default instructions of a session.",
+        "Answer in one or two short sentences.",
+        doc="Default instructions of a session; small models follow short ones best.",
     )
     max_output_tokens: int = setting(
-        160, ge=1, doc="Default longest reply in tokens; a session may say otherwise, also inf."
+        120, ge=1, doc="Default longest reply in tokens; a session may say otherwise, also inf."
     )
     temperature: float | None = setting(
         None, ge=0, le=2, doc="Default sampling temperature; unset takes the model's own."
