@@ -32,6 +32,7 @@ from antiphon_vocoder.voices import MODEL
 
 COMPONENT = "speech"
 _RESTART_RETRY_SECONDS = 2.0
+_RESTART_WAIT_SECONDS = 15.0
 
 Sink = Callable[[SpeechAudio | AntiphonError], None]
 WorkerFactory = Callable[..., Worker]
@@ -152,7 +153,7 @@ class SpeechEngine:
         """Ends the process."""
         await self._worker.stop(grace)
 
-    def open(
+    async def open(
         self,
         slot: int,
         generation: int,
@@ -162,21 +163,24 @@ class SpeechEngine:
         noiseless: bool,
         sink: Sink,
     ) -> EngineStream:
-        """Begins a stream in a slot.
+        """Begins a stream in a slot; a process that is being restarted is waited for.
 
         Args:
             sink: called on the event loop with each message, or with the error that ends the
                 stream.
 
         Raises:
-            Unavailable: the process is being restarted.
+            Unavailable: the restart takes too long.
         """
-        if not self._ready.is_set():
+        try:
+            async with asyncio.timeout(_RESTART_WAIT_SECONDS):
+                await self._ready.wait()
+        except TimeoutError:
             raise Unavailable(
                 "the speech model process is starting again",
                 reason="NO_BACKEND",
                 retry_after=_RESTART_RETRY_SECONDS,
-            )
+            ) from None
         self.send(
             OpenStream(
                 slot=slot, generation=generation, voice=voice, speed=speed, noiseless=noiseless

@@ -155,7 +155,7 @@ class SpeechSession:
             AntiphonError: what ended the stream early.
         """
         try:
-            self._stream = self._engine.open(
+            self._stream = await self._engine.open(
                 self._lease.slot,
                 self._lease.generation,
                 voice=self._plan.voice.id,

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from antiphon.common.v1 import audio_pb2
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
 from antiphon_core.errors import (
-    AntiphonError,
     DeadlineExceeded,
     Internal,
     InvalidArgument,
@@ -29,17 +27,6 @@ TEXT = (
     "Hello there, my old friend, how are you today? It costs 4,000.50 dollars, says Dr. Smith. "
     "😀😀. The end comes at 5 p.m. and nobody knows"
 )
-
-
-@pytest.fixture
-def voice() -> ToneVoice:
-    return ToneVoice()
-
-
-@pytest.fixture
-async def bench(voice: ToneVoice) -> AsyncIterator[SpeechBench]:
-    async with running(voice, slots=4, queue_limit=2, stream_idle_s=0.6, progress_s=0.3) as made:
-        yield made
 
 
 def check_order(spoken: Spoken, length: int) -> None:
@@ -313,22 +300,29 @@ async def test_cancel_reaches_the_model_within_a_hop(voice: ToneVoice) -> None:
         assert voice.hops == hops
 
 
+async def still_hops(voice: ToneVoice) -> int:
+    """Hops so far, once no further one was run for 0.3 s."""
+    while True:
+        hops = voice.hops
+        await asyncio.sleep(0.3)
+        if voice.hops == hops:
+            return hops
+
+
 async def test_slow_reader_stops_its_own_stream_only(voice: ToneVoice) -> None:
     long = "This is a sentence of some length, that goes on. " * 120
     async with running(voice, slots=2, lead_s=3.0) as bench:
         async with open_stream(bench.stub.StreamSpeech(iter([config(), text(long)]))) as slow:
             await slow.read()
-            await asyncio.sleep(0.5)
-            stalled = voice.hops
+            stalled = await still_hops(voice)
             other = await bench.say("Hello there.")
             assert other.kinds[-1] == "finished"
-            own_hops = voice.hops - stalled
-            await asyncio.sleep(0.3)
-            assert voice.hops - stalled == own_hops
+            assert await still_hops(voice) - stalled < 20
             spoken = Spoken()
             while (message := await slow.read()) is not grpc.aio.EOF:
                 spoken.add(message)
-        # Nothing was dropped while it stood still.
+        # It stood still long before its end, and nothing was dropped meanwhile.
+        assert voice.hops > 2 * stalled
         assert spoken.finished.input_units == len(long)
         assert len(spoken.samples) == spoken.finished.sample_count
 
@@ -340,85 +334,3 @@ async def test_failed_hop_ends_its_stream_alone(bench: SpeechBench, voice: ToneV
     voice.fail = False
     check_order(await bench.say("Hello."), 6)
     await bench.until_idle()
-
-
-async def test_longest_stream(voice: ToneVoice) -> None:
-    async with running(voice, max_stream_s=1.5) as bench:
-        spoken = await bench.say("This is a sentence of some length. " * 10)
-        assert spoken.finished.reason == pb.SPEECH_FINISH_REASON_LENGTH
-        assert spoken.finished.sample_count == len(spoken.samples) == int(1.5 * 22050)
-        await bench.until_idle()
-
-
-@pytest.mark.parametrize(
-    ("encoding", "rate"),
-    [
-        (audio_pb2.AUDIO_ENCODING_PCM16, 8000),
-        (audio_pb2.AUDIO_ENCODING_PCM16, 24000),
-        (audio_pb2.AUDIO_ENCODING_WAV, 16000),
-        (audio_pb2.AUDIO_ENCODING_FLAC, 0),
-        (audio_pb2.AUDIO_ENCODING_OPUS, 0),
-    ],
-)
-async def test_formats_hold_the_announced_samples(
-    bench: SpeechBench, encoding: audio_pb2.AudioEncoding, rate: int
-) -> None:
-    from antiphon_vocoder.formats.decode import decode_audio
-
-    native = await bench.say("Hello there, this is one, and this is two.")
-    spoken = await bench.say(
-        "Hello there, this is one, and this is two.",
-        output_format={"encoding": encoding, "sample_rate_hz": rate},
-    )
-    actual = spoken.ready.output_format.sample_rate_hz
-    count = spoken.finished.sample_count
-    assert count == -(-native.finished.sample_count * actual // 22050)
-    assert sum(m.audio.sample_count for m in spoken.messages if m.HasField("audio")) == count
-    if encoding == audio_pb2.AUDIO_ENCODING_PCM16:
-        assert len(spoken.data) == 2 * count
-    else:
-        assert len(decode_audio(spoken.data, actual)) == count
-    assert spoken.data.count(b"RIFF") == (encoding == audio_pb2.AUDIO_ENCODING_WAV)
-
-
-async def test_exact_wav_is_one_whole_file(bench: SpeechBench) -> None:
-    import io
-    import wave
-
-    fields: dict[str, Any] = {"output_format": {"encoding": audio_pb2.AUDIO_ENCODING_WAV}}
-    exact = await bench.say(TEXT * 3, exact_container=True, **fields)
-    with wave.open(io.BytesIO(exact.data)) as reader:
-        assert reader.getnframes() == exact.finished.sample_count
-    streamed = await bench.say(TEXT * 3, **fields)
-    assert streamed.data[44:] == exact.data[44:]
-    assert all(m.ByteSize() <= 64 * 1024 for m in exact.messages)
-
-
-async def test_voices_are_listed(bench: SpeechBench) -> None:
-    listed = await result(bench.stub.ListVoices(pb.ListVoicesRequest()))
-    assert listed.voices[0].id == "joe"
-    assert listed.voices[0].is_default
-    assert listed.voices[0].kind == pb.VOICE_KIND_PRESET
-    one = await result(bench.stub.GetVoice(pb.GetVoiceRequest(id="alloy")))
-    assert one.voice == listed.voices[0]
-    with pytest.raises(NotFound):
-        await result(bench.stub.GetVoice(pb.GetVoiceRequest(id="nobody")))
-    with pytest.raises(InvalidArgument):
-        await result(bench.stub.GetVoice(pb.GetVoiceRequest()))
-
-
-async def test_what_this_build_does_not_serve(bench: SpeechBench) -> None:
-    calls = [
-        lambda: bench.stub.DecodeCodes(iter([pb.DecodeCodesRequest()])),
-        lambda: bench.stub.EncodeAudio(iter([pb.EncodeAudioRequest()])),
-    ]
-    for call in calls:
-        with pytest.raises(AntiphonError) as error:
-            async with open_stream(call()) as stream:
-                async for _ in messages(stream):
-                    pass
-        assert error.value.reason == "UNSUPPORTED"
-    with pytest.raises(Unimplemented):
-        await result(bench.stub.CreateVoice(iter([pb.CreateVoiceRequest()])))
-    with pytest.raises(Unimplemented):
-        await result(bench.stub.DeleteVoice(pb.DeleteVoiceRequest(id="joe")))
