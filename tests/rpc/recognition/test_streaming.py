@@ -357,3 +357,21 @@ async def test_a_killed_worker_ends_streams_at_once_and_the_next_one_works(
             await asyncio.sleep(0.3)
     events = await recognise(stub, audio_requests(pcm16(speak(FOX))))
     assert of(events, "final")[0].text
+
+
+async def test_a_cancelled_call_frees_its_stream(
+    stub: Any, recognition_server: RecognitionServer
+) -> None:
+    async def outgoing() -> Any:
+        yield Request(config=pb.RecognitionConfig())
+        yield Request(audio=pcm16(speak(FOX)))
+        await asyncio.sleep(30)
+
+    call = stub.StreamingRecognize(outgoing())
+    assert (await call.read()).HasField("ready")
+    assert recognition_server.runtime.gauges()["recognition_streams"] == 1
+    call.cancel()
+    limit = time.monotonic() + 5
+    while recognition_server.runtime.gauges()["recognition_streams"]:
+        assert time.monotonic() < limit
+        await asyncio.sleep(0.02)

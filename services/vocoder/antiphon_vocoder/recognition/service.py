@@ -23,6 +23,19 @@ WORKER_MODULE = "antiphon_vocoder.recognition.worker"
 _COMPONENT = "recogniser"
 _DELAY_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 4.0, 8.0)
 
+_GAUGES = {
+    "recognition_streams": "Live recognition streams",
+    "recognition_files": "Files being recognised",
+    "recognition_worker_restarts": "Restarts of the recogniser process",
+    "recognition_queued_passes": "Recogniser passes waiting",
+    "recognition_vad_window_seconds": "Detector time of a window, mean of the process",
+    "recognition_real_time_factor": "Recogniser time over the audio it heard",
+    "recognition_passes": "Recogniser passes of the process",
+    "recognition_speculative_hits": "Finals recognised ahead of the end of their turn",
+    "recognition_partials_skipped": "Partial transcripts left out because newer audio was there",
+    "recognition_worker_resident_bytes": "Memory of the recogniser process",
+}
+
 log = get_logger("recognition")
 
 WorkerFactory = Callable[..., Worker]
@@ -48,7 +61,7 @@ class RecognitionRuntime:
         self._ready: asyncio.Future[wire.WorkerReady] | None = None
         self._recognizer: wire.RecognizerInfo | None = None
         self._gauges: wire.WorkerGauges | None = None
-        self._gone = ""
+        self._loss: Unavailable | None = None
         self._worker = worker(
             name=_COMPONENT,
             module=WORKER_MODULE,
@@ -104,8 +117,8 @@ class RecognitionRuntime:
         Raises:
             Unavailable: it is not loaded, or its process is being restarted.
         """
-        if self._gone:
-            raise worker_died(self._gone)
+        if self._loss is not None:
+            raise self._loss
         if self._recognizer is None:
             raise Unavailable("the recogniser is loading", reason="BOOTING", retry_after=1.0)
         return self._recognizer
@@ -184,6 +197,7 @@ class RecognitionRuntime:
                     self._ready.set_exception(error_of(failure))
             case wire.WorkerGauges():
                 self._gauges = message
+                self._publish_gauges()
             case wire.FileSegment() | wire.FileFinished() | wire.FileFailed():
                 self._deliver(self._files, message.job, message)
             case (
@@ -203,9 +217,13 @@ class RecognitionRuntime:
             case _:
                 raise TypeError(f"unexpected message {type(message).__name__}")
 
+    def _publish_gauges(self) -> None:
+        for name, value in self.gauges().items():
+            metrics.gauge(name, _GAUGES[name]).set(value)
+
     def _on_ready(self, message: wire.WorkerReady) -> None:
         self._recognizer = message.recognizer
-        self._gone = ""
+        self._loss = None
         if message.detector != "silero":
             metrics.fallback("voice_activity_detector", "silero_unavailable")
         if self._lifecycle is not None:
@@ -224,8 +242,7 @@ class RecognitionRuntime:
                 session.deliver(message)
 
     def _on_exit(self, record: WorkerExit) -> None:
-        self._gone = record.description
-        error = worker_died(record.description)
+        self._loss = error = worker_died(record.description, will_restart=record.will_restart)
         self._end_sessions(error)
         if self._ready is not None and not self._ready.done() and not record.will_restart:
             self._ready.set_exception(error)

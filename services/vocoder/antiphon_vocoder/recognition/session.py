@@ -80,10 +80,11 @@ class Session:
             self._room.set()
 
 
-def worker_died(how: str) -> Unavailable:
+def worker_died(how: str, *, will_restart: bool = True) -> Unavailable:
     """The error of everything that a dead worker had in hand."""
+    fate = "it restarts, so the call can be repeated" if will_restart else "it was given up"
     return Unavailable(
-        f"the recogniser process died ({how}); it restarts, so the call can be repeated",
+        f"the recogniser process died ({how}); {fate}",
         reason="WORKER_DIED",
-        retry_after=1.0,
+        retry_after=1.0 if will_restart else None,
     )
