@@ -145,7 +145,7 @@ async def test_tokenize_and_detokenize(bench: GatewayBench) -> None:
     text = await bench.http.post("/detokenize", json={"tokens": [97, 98]})
     assert text.json() == {"prompt": "ab"}
     wrong = await bench.http.post("/detokenize", json={"tokens": [999]})
-    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "ids[0]")
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "tokens[0]")
     empty = await bench.http.post("/tokenize", json={})
     assert (empty.status_code, empty.json()["error"]["param"]) == (400, "prompt")
 

@@ -11,6 +11,7 @@ import grpc.aio
 from antiphon.admin.v1 import node_pb2, node_pb2_grpc
 from antiphon_core.errors import AntiphonError, Unavailable
 from antiphon_core.logs import get_logger
+from antiphon_core.rpc.streams import typed_errors
 
 STALE_SECONDS = 3.0
 """A status older than this says nothing any more."""
@@ -100,8 +101,9 @@ class BackendMonitor:
         while True:
             call = self._stub.WatchStatus(node_pb2.WatchStatusRequest())
             try:
-                await self._follow(call)
-            except (AntiphonError, grpc.aio.AioRpcError, TimeoutError) as error:
+                with typed_errors(call):
+                    await self._follow(call)
+            except (AntiphonError, TimeoutError) as error:
                 if self._is_fresh:
                     log.warning("backend_lost", backend=self.name, error=str(error)[:300])
             finally:

@@ -123,7 +123,8 @@ class RequestMiddleware:
             # A whole response cannot follow a started one; closing tells the client it broke.
             raise error
         headers = [*error_headers(error), *_extra_headers(error)]
-        await send_response(response.send, row.status, error_body(error, _route(scope)), headers=headers)
+        body = error_body(error, _route(scope))
+        await send_response(response.send, row.status, body, headers=headers)
 
 
 _LOGGED_METADATA = ("field", "limit", "observed", "phase")

@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon_gateway.clients import Backends
 from antiphon_gateway.domain.catalog import ModelInfo
+from antiphon_gateway.domain.speech import Voice
 from antiphon_gateway.http import Receive, Scope, Send, send_response
 from antiphon_gateway.names import model_not_found, resolve_model, speech_models
 from antiphon_gateway.openai.audio import AudioVoice, VoiceList
@@ -70,16 +71,20 @@ class ListVoices:
                 type=voice.kind,
                 language=voice.language,
                 is_default=voice.is_default,
-                aliases=list(voice.aliases)
-                + [
-                    alias
-                    for alias, target in backends.vocoder.voice_aliases.items()
-                    if target == voice.id or (not target and voice.is_default)
-                ],
+                aliases=_voice_aliases(voice, backends.vocoder.voice_aliases),
             )
             for voice in backends.voices
         ]
         await send_response(send, 200, msgspec.json.encode(VoiceList(voices)))
+
+
+def _voice_aliases(voice: Voice, configured: Mapping[str, str]) -> list[str]:
+    """Names that mean the voice: its own, and the gateway's; each once."""
+    names = dict.fromkeys(voice.aliases)
+    for alias, target in configured.items():
+        if target == voice.id or (not target and voice.is_default):
+            names[alias] = None
+    return list(names)
 
 
 def all_models(backends: Backends) -> list[Model]:
