@@ -61,8 +61,10 @@ class SpeechRuntime:
 
         Raises:
             FailedPrecondition: one cannot boot.
+            Internal: espeak-ng lacks the default voice's language.
         """
         await asyncio.gather(self.engine.start(), self.phonemizer.start())
+        await self.phonemizer.phonemize(["ready"], self.catalog.default.espeak_voice)
         self._gauges = asyncio.create_task(self._show_gauges(), name="speech-gauges")
 
     async def stop(self, grace: float) -> None:
