@@ -16,7 +16,7 @@ def isas() -> list[str]:
     return build.supported_isas() if library.native() else []
 
 
-@pytest.fixture(params=["avx512", "avx2", "portable"])
+@pytest.fixture(params=["avx512", "avx2", pytest.param("portable", marks=pytest.mark.slow)])
 def isa(request: pytest.FixtureRequest, isas: list[str]) -> Iterator[str]:
     """Runs the test on each instruction set's kernels."""
     if request.param not in isas:

@@ -80,12 +80,29 @@ struct Quantised {
       const int64_t index = group * kPanel + v * kLanes;
       scale[v] = load_scales<Scale>(scales, index);
       if constexpr (HasMin) minimum[v] = load_scales<Scale>(mins, index);
+      if constexpr (Centre != 0) minimum[v] = scale[v] * -static_cast<float>(Centre);
     }
   }
 
+  // Asks for the memory that a later group will need: the streams of a panel are too many and
+  // too short for the processor to guess.
+  void prefetch(int64_t group) const {
+    constexpr int kCodeBytes = Group * kPanel / (Bits == 8 ? 1 : 2);
+    constexpr int kScaleBytes = kPanel * static_cast<int>(sizeof(Scale));
+    for (int line = 0; line < kCodeBytes; line += 64)
+      __builtin_prefetch(codes + group * kCodeBytes + line);
+    if constexpr (Bits == 5)
+      for (int line = 0; line < Group * kPanel / 8; line += 64)
+        __builtin_prefetch(high_bits + group * Group * kPanel / 8 + line);
+    for (int line = 0; line < kScaleBytes; line += 64) {
+      __builtin_prefetch(scales + group * kScaleBytes + line);
+      if constexpr (HasMin) __builtin_prefetch(mins + group * kScaleBytes + line);
+    }
+  }
+
+  // scale * code is exact, so this rounds once, like scale * (code - centre).
   Floats value(Ints code, int v) const {
-    if constexpr (HasMin) return fma(to_floats(code), scale[v], minimum[v]);
-    if constexpr (Centre != 0) code -= Centre;
+    if constexpr (HasMin || Centre != 0) return fma(to_floats(code), scale[v], minimum[v]);
     return to_floats(code) * scale[v];
   }
 
@@ -105,13 +122,14 @@ struct Quantised {
       if constexpr (Bits == 5)
         for (int v = 0; v < kPanelVectors; ++v)
           high[v] = widen_unsigned(high_bits + k / 8 * kPanel + v * kLanes);
+#pragma GCC unroll 4
       for (int u = 0; u < kUnit; u += 2)
         for (int v = 0; v < kPanelVectors; ++v) {
           const Ints pair = widen_unsigned(codes + (k + u) / 2 * kPanel + v * kLanes);
           Ints first = pair & 15, second = pair >> 4;
           if constexpr (Bits == 5) {
-            first |= (high[v] >> u & 1) << 4;
-            second |= (high[v] >> (u + 1) & 1) << 4;
+            first |= (u <= 4 ? high[v] << (4 - u) : high[v] >> (u - 4)) & 16;
+            second |= (u < 4 ? high[v] << (3 - u) : high[v] >> (u - 3)) & 16;
           }
           use(u, v, value(first, v));
           use(u + 1, v, value(second, v));
@@ -146,6 +164,10 @@ struct Plain {
       : codes(weight.codes + panel * weight.columns * kPanel * kBytes) {}
 
   void begin_group(int64_t) {}
+  void prefetch(int64_t element) const {
+    for (int line = 0; line < kPanel * kBytes; line += 64)
+      __builtin_prefetch(codes + element * kPanel * kBytes + line);
+  }
 
   template <typename Use>
   void decode(int64_t k, Use use) const {

@@ -11,6 +11,10 @@ namespace {
 // Input elements that are decoded at once: 128 x 32 floats stay in the first-level cache.
 constexpr int64_t kDecodeDepth = 128;
 
+// How far a single row asks for memory ahead of its use. Panels lie behind each other, so the
+// distance runs on into the next one.
+constexpr int64_t kPrefetchElements = 128;
+
 struct Product {
   const Weight* weight;
   const float* x;
@@ -41,6 +45,7 @@ void single_row(const Product& call, int64_t panel) {
   const int64_t columns = call.weight->columns;
   for (int64_t group = 0; group * Decoder::kGroup < columns; ++group) {
     decoder.begin_group(group);
+    decoder.prefetch(group + kPrefetchElements / Decoder::kGroup);
     const float* x = call.x + group * Decoder::kGroup;
 #pragma GCC unroll 4
     for (int64_t k = 0; k < Decoder::kGroup; k += Decoder::kUnit)

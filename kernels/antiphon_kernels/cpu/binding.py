@@ -1,0 +1,356 @@
+"""The ctypes binding of the native kernels.
+
+Methods take tensors that the operations have checked for device and dtype; here strides turn
+into arguments. A call releases the GIL for as long as the kernel runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
+from typing import TYPE_CHECKING
+
+import torch
+
+from antiphon_kernels.cpu import build
+
+if TYPE_CHECKING:
+    from antiphon_kernels.quant_linear.packed import PackedWeight
+
+FORMAT_NUMBERS = {
+    kind: number
+    for number, kind in enumerate(
+        ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+    )
+}
+"""As in formats.h."""
+
+
+class _Weight(Structure):
+    _fields_ = (
+        ("codes", c_void_p),
+        ("high_bits", c_void_p),
+        ("scales", c_void_p),
+        ("mins", c_void_p),
+        ("rows", c_int64),
+        ("columns", c_int64),
+        ("format", c_int32),
+    )
+
+
+class _Attention(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("q", "k_cache", "v_cache", "out", "block_table")),
+        *(
+            (name, c_int64)
+            for name in (
+                "q_row", "q_head", "table_width", "block_tokens", "heads", "kv_heads", "group",
+                "dim", "window",
+            )
+        ),
+        ("scale", c_float),
+        ("softcap", c_float),
+    )  # fmt: skip
+
+
+_POINTER_AND_STRIDE = (c_void_p, c_int64)
+_POINTER_AND_STRIDES = (c_void_p, c_int64, c_int64)
+_ROTATED = (*_POINTER_AND_STRIDES, c_int64)
+_NORM = (c_void_p, c_float, c_float)
+_SIGNATURES = {
+    "quant_linear": (
+        c_int,
+        (POINTER(_Weight), *_POINTER_AND_STRIDE, c_int64, c_void_p, *_POINTER_AND_STRIDE, c_int),
+    ),
+    "pack": (c_int, (c_void_p, POINTER(_Weight), c_int)),
+    "gather_rows": (c_int, (POINTER(_Weight), *_POINTER_AND_STRIDE, c_void_p, c_int)),
+    "rms_norm": (
+        None,
+        (*_POINTER_AND_STRIDES, *_NORM, *_POINTER_AND_STRIDES, c_int64, c_int64, c_int64, c_int),
+    ),
+    "add_rms_norm": (
+        None,
+        (
+            *_POINTER_AND_STRIDE, *_POINTER_AND_STRIDE, *_NORM,
+            c_void_p, c_void_p, c_int64, c_int64, c_int,
+        ),
+    ),
+    "rope": (
+        c_int,
+        (
+            *_ROTATED, *_ROTATED, c_void_p, c_void_p, c_void_p,
+            c_int64, c_int64, c_int64, c_int,
+        ),
+    ),
+    "gated_activation": (
+        None,
+        (
+            *_POINTER_AND_STRIDE, *_POINTER_AND_STRIDE, *_POINTER_AND_STRIDE,
+            c_int64, c_int64, c_int, c_int,
+        ),
+    ),
+    "store_kv": (
+        c_int,
+        (
+            *_POINTER_AND_STRIDES, *_POINTER_AND_STRIDES, c_void_p, c_void_p, c_void_p,
+            c_int64, c_int64, c_int64, c_int64, c_int64,
+        ),
+    ),
+    "paged_attention": (
+        c_int,
+        (POINTER(_Attention), c_void_p, c_void_p, c_int64, c_int64, c_int),
+    ),
+}  # fmt: skip
+
+
+class Native:
+    """The kernels of one instruction set.
+
+    Attributes:
+        isa: ``avx512``, ``avx2`` or ``portable``.
+        threads: the size of the team that a call uses at most.
+    """
+
+    def __init__(self, isa: str, threads: int) -> None:
+        self.isa = isa
+        self.threads = threads
+        library = ctypes.CDLL(str(build.library_path(isa)))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(library, f"antiphon_{name}")
+            function.restype, function.argtypes = result, arguments
+        self._c = library
+
+    def quant_linear(
+        self,
+        x: torch.Tensor,
+        weight: PackedWeight,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> None:
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        _require_rows("out", out)
+        if bias is not None:
+            bias = bias.float().contiguous()
+        self._c.antiphon_quant_linear(
+            _described(weight),
+            x.data_ptr(),
+            x.stride(0),
+            x.shape[0],
+            None if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            out.stride(0),
+            self.threads,
+        )
+
+    def pack(self, data: torch.Tensor, weight: PackedWeight) -> None:
+        self._c.antiphon_pack(data.data_ptr(), _described(weight), self.threads)
+
+    def gather_rows(self, weight: PackedWeight, ids: torch.Tensor, out: torch.Tensor) -> None:
+        ids = ids.to(torch.int64).contiguous()
+        fault = self._c.antiphon_gather_rows(
+            _described(weight), ids.data_ptr(), ids.shape[0], out.data_ptr(), self.threads
+        )
+        if fault:
+            raise IndexError(f"gather_rows: an id lies outside [0, {weight.shape[0]})")
+
+    def rms_norm(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        plus_one: bool,
+        out: torch.Tensor,
+    ) -> None:
+        if x.stride(-1) != 1:
+            x = x.contiguous()
+        _require_rows("out", out)
+        heads = x.shape[1] if x.dim() == 3 else 1
+        self._c.antiphon_rms_norm(
+            x.data_ptr(),
+            x.stride(0),
+            x.stride(1),
+            weight.data_ptr(),
+            eps,
+            1.0 if plus_one else 0.0,
+            out.data_ptr(),
+            out.stride(0),
+            out.stride(1),
+            x.shape[0],
+            heads,
+            x.shape[-1],
+            self.threads,
+        )
+
+    def add_rms_norm(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        plus_one: bool,
+        normed: torch.Tensor,
+        total: torch.Tensor,
+    ) -> None:
+        _require_rows("x", x)
+        _require_rows("residual", residual)
+        self._c.antiphon_add_rms_norm(
+            x.data_ptr(),
+            x.stride(0),
+            residual.data_ptr(),
+            residual.stride(0),
+            weight.data_ptr(),
+            eps,
+            1.0 if plus_one else 0.0,
+            normed.data_ptr(),
+            total.data_ptr(),
+            x.shape[0],
+            x.shape[1],
+            self.threads,
+        )
+
+    def rope(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        positions: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+    ) -> None:
+        _require_rows("q", q)
+        _require_rows("k", k)
+        if positions.dtype != torch.int32:
+            positions = positions.int()
+        fault = self._c.antiphon_rope(
+            q.data_ptr(),
+            q.stride(0),
+            q.stride(1),
+            q.shape[1],
+            k.data_ptr(),
+            k.stride(0),
+            k.stride(1),
+            k.shape[1],
+            positions.data_ptr(),
+            cos.data_ptr(),
+            sin.data_ptr(),
+            cos.shape[0],
+            cos.shape[1],
+            q.shape[0],
+            self.threads,
+        )
+        if fault:
+            raise IndexError(f"rope: a position lies outside [0, {cos.shape[0]})")
+
+    def gated_activation(
+        self, operation: str, gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor
+    ) -> None:
+        for name, tensor in (("gate", gate), ("up", up), ("out", out)):
+            _require_rows(name, tensor)
+        self._c.antiphon_gated_activation(
+            gate.data_ptr(),
+            gate.stride(0),
+            up.data_ptr(),
+            up.stride(0),
+            out.data_ptr(),
+            out.stride(0),
+            gate.shape[0],
+            gate.shape[1],
+            int(operation == "gelu_tanh_mul"),
+            self.threads,
+        )
+
+    def store_kv(
+        self,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        write_slot: torch.Tensor,
+    ) -> None:
+        _require_rows("k", k)
+        _require_rows("v", v)
+        fault = self._c.antiphon_store_kv(
+            k.data_ptr(),
+            k.stride(0),
+            k.stride(1),
+            v.data_ptr(),
+            v.stride(0),
+            v.stride(1),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            write_slot.data_ptr(),
+            k_cache.shape[0],
+            k.shape[0],
+            k.shape[1],
+            k.shape[2],
+            v.shape[2],
+        )
+        if fault:
+            raise IndexError(f"store_kv: a slot lies outside [0, {k_cache.shape[0]})")
+
+    def paged_attention(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        query_start: torch.Tensor,
+        context_len: torch.Tensor,
+        block_table: torch.Tensor,
+        block_tokens: int,
+        scale: float,
+        window: int,
+        softcap: float,
+        out: torch.Tensor,
+    ) -> None:
+        _require_rows("q", q)
+        heads, kv_heads = q.shape[1], k_cache.shape[1]
+        call = _Attention(
+            q.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            out.data_ptr(),
+            block_table.data_ptr(),
+            q.stride(0),
+            q.stride(1),
+            block_table.shape[1],
+            block_tokens,
+            heads,
+            kv_heads,
+            heads // kv_heads,
+            q.shape[2],
+            window,
+            scale,
+            softcap,
+        )
+        fault = self._c.antiphon_paged_attention(
+            ctypes.byref(call),
+            query_start.data_ptr(),
+            context_len.data_ptr(),
+            context_len.shape[0],
+            k_cache.shape[0],
+            self.threads,
+        )
+        if fault:
+            raise ValueError(
+                "paged_attention: "
+                + (
+                    "a row's context is shorter than its queries or longer than its block table"
+                    if fault == 2
+                    else f"a block table names a block outside the {k_cache.shape[0]} slots"
+                )
+            )
+
+
+def _require_rows(name: str, tensor: torch.Tensor) -> None:
+    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        raise ValueError(f"the last axis of {name} must be contiguous")
+
+
+def _described(weight: PackedWeight) -> _Weight:
+    """The weight's record, made once: its tensors never move."""
+    record = weight.native
+    if record is None:
+        pointers = [None if part is None else part.data_ptr() for part in weight.parts]
+        record = _Weight(*pointers, *weight.shape, FORMAT_NUMBERS[weight.kind])
+        weight.native = record
+    return record
