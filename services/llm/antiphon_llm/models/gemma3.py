@@ -68,4 +68,13 @@ def _with_default_thetas(reader: ConfigReader) -> dict[str, object]:
     }  # fmt: skip
     rope["rope_theta"] = reader.number("rope_theta", _GLOBAL_THETA)
     rope["rope_local_base_freq"] = reader.number("rope_local_base_freq", _LOCAL_THETA)
+    thetas = {
+        "full_attention": rope["rope_theta"],
+        "sliding_attention": rope["rope_local_base_freq"],
+    }
+    if isinstance(rope["rope_parameters"], dict):
+        rope["rope_parameters"] = {
+            kind: {"rope_theta": thetas.get(kind), **given} if isinstance(given, dict) else given
+            for kind, given in rope["rope_parameters"].items()
+        }
     return rope

@@ -74,10 +74,9 @@ def attention_shape(reader: ConfigReader) -> tuple[int, int, int]:
 
 def rope_of(reader: ConfigReader, head_dim: int, layer_type: str | None = None) -> RopeSettings:
     """The rotary settings of a layer type, from any of the config's spellings."""
-    config: Mapping[str, Any] = {
-        key: reader.raw(key, None)
-        for key in (*ROPE_KEYS, "max_position_embeddings", "partial_rotary_factor")
-    }
+    keys = (*ROPE_KEYS, "max_position_embeddings", "partial_rotary_factor")
+    read = {key: reader.raw(key, None) for key in keys}
+    config: Mapping[str, Any] = {key: value for key, value in read.items() if value is not None}
     try:
         return rope_settings(config, layer_type, head_dim)
     except (ValueError, KeyError) as problem:
