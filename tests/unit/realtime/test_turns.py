@@ -81,6 +81,18 @@ def test_speech_without_words_is_not_answered(bench: Bench) -> None:
     assert not [c for c in bench.commands if isinstance(c, commands.StartResponse)]
 
 
+def test_noise_after_a_question_does_not_swallow_it(bench: Bench) -> None:
+    bench.append(2)
+    bench.start_speech(0)
+    bench.stop_speech(900)
+    bench.append(1)
+    bench.start_speech(1800)
+    bench.feed(inputs.Transcript(bench.state.epoch, 0, "what time is it", ""))
+    bench.stop_speech(2000)
+    bench.transcript("")
+    assert message_texts(bench.plan)[-1] == ("user", "what time is it")
+
+
 def test_create_response_false_only_commits(bench: Bench) -> None:
     bench.update(audio={"input": {"turn_detection": {"create_response": False}}})
     assert "response.created" not in kinds(bench.turn())

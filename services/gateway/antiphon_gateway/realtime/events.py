@@ -267,6 +267,10 @@ class OutputItemDone(_ServerEvent, tag="response.output_item.done"):
     item: Item
 
 
+class OutputCleared(_ServerEvent, tag="output_audio_buffer.cleared"):
+    response_id: str
+
+
 class TextPart(Struct, tag="text", tag_field="type"):
     text: str
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from antiphon_gateway.domain.generation import Role
 from antiphon_gateway.realtime import events, inputs, outputs, response_params
-from antiphon_gateway.realtime.commands import Close, SilenceLane, StartResponse, StopResponse
+from antiphon_gateway.realtime.commands import (
+    Close,
+    ResponsePlan,
+    SilenceLane,
+    StartResponse,
+    StopResponse,
+)
 from antiphon_gateway.realtime.conversation import Entry
 from antiphon_gateway.realtime.errors import BackendFailure, ProtocolError
 from antiphon_gateway.realtime.state import ActiveResponse, SessionState
@@ -116,6 +123,7 @@ def clear_output(state: SessionState, _event: events.ClearOutput) -> None:
     state.commands.append(SilenceLane(DEFAULT_LANE, state.generation_count))
     if state.active is not None:
         state.active.generation = state.generation_count
+        state.send(events.OutputCleared(response_id=state.active.id))
 
 
 def transcript_came(state: SessionState, item_id: str) -> None:
@@ -256,12 +264,20 @@ def _blocks(response: ActiveResponse, entry: Entry) -> bool:
 
 
 def _start(state: SessionState, response: ActiveResponse) -> None:
-    trigger = state.conversation.get(response.trigger) if response.trigger else None
-    if response.automatic and trigger is not None and not trigger.transcript:
+    plan = response_params.plan(response)
+    if response.automatic and not _has_question(state, response, plan):
         cancel(state, response, "turn_detected")
         return
     response.started = True
-    state.commands.append(StartResponse(response_params.plan(response)))
+    state.commands.append(StartResponse(plan))
+
+
+def _has_question(state: SessionState, response: ActiveResponse, plan: ResponsePlan) -> bool:
+    """Whether a turn is worth an answer: noise is not, unless it broke into a question."""
+    trigger = state.conversation.get(response.trigger or "")
+    if trigger is None or trigger.transcript:
+        return True
+    return bool(plan.chat.messages) and plan.chat.messages[-1].role is Role.USER
 
 
 def _fail(state: SessionState, response: ActiveResponse, failure: BackendFailure) -> None:
