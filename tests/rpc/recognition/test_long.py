@@ -61,5 +61,4 @@ async def test_an_hour_of_conversation_leaves_memory_flat(
     async for response in stub.StreamingRecognize(outgoing()):
         finals += response.HasField("final")
     assert finals == 120
-    print([round(value / 2**20) for value in resident])
     assert max(resident[10:]) <= resident[10] * 1.02
