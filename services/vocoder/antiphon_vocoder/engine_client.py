@@ -32,7 +32,7 @@ from antiphon_vocoder.voices import MODEL
 
 COMPONENT = "speech"
 _RESTART_RETRY_SECONDS = 2.0
-_RESTART_WAIT_SECONDS = 15.0
+_RESTART_WAIT_SECONDS = 30.0
 
 Sink = Callable[[SpeechAudio | AntiphonError], None]
 WorkerFactory = Callable[..., Worker]
