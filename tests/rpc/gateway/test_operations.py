@@ -10,7 +10,7 @@ import pytest
 from antiphon_core.errors import FailedPrecondition
 from antiphon_gateway.listener import HttpListener
 from antiphon_gateway.routes.operations import operations_router
-from fake_backends import LlmScript
+from fake_backends import FakeBackends, LlmScript
 from gateway_bench import GatewayBench, until
 
 
@@ -101,6 +101,23 @@ async def test_keys_are_required_where_configured() -> None:
         assert (await bench.http.get("/health/ready")).status_code == 200
     finally:
         await bench.stop()
+
+
+async def test_calls_through_egress_and_status_from_the_service() -> None:
+    """The egress listener carries the calls; here a second backend stands for it."""
+    egress = FakeBackends()
+    await egress.start()
+    bench = GatewayBench(egress_target=egress.target)
+    await bench.start()
+    try:
+        assert (await bench.chat()).status_code == 200
+        assert egress.llm.calls.requests
+        assert not bench.fakes.llm.calls.requests
+        bench.fakes.lifecycle.draining()
+        await until(lambda: "draining" in bench.backends.missing)
+    finally:
+        await bench.stop()
+        await egress.stop()
 
 
 async def test_metrics_on_their_own_listener() -> None:
