@@ -181,7 +181,7 @@ class Embedding(msgspec.Struct, tag="embedding"):
 
 
 class Gauges(msgspec.Struct, tag="gauges"):
-    """Snapshot for health, admission and metrics: after each step, at least once a second when idle."""
+    """Snapshot for health, admission and metrics: after each step, and each second when idle."""
 
     at: float
     waiting: int

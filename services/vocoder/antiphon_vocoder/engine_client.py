@@ -239,7 +239,7 @@ class SpeechEngine:
         metrics.hop_seconds.labels(MODEL, "decode").observe(message.hop_seconds)
         if message.encode_seconds:
             metrics.hop_seconds.labels(MODEL, "encode").observe(message.encode_seconds)
-        metrics.slack.labels(MODEL).observe(message.slack_seconds)
+        metrics.slack.labels(MODEL).observe(max(0.0, message.slack_seconds))
         metrics.clipped_samples.labels(MODEL).inc(message.clipped_count)
 
     def _route(self, slot: int, generation: int, message: SpeechAudio | AntiphonError) -> None:

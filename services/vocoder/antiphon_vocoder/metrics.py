@@ -5,7 +5,7 @@ from __future__ import annotations
 from antiphon_core import metrics
 
 _RTF_BUCKETS = (0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 4.0)
-_SLACK_BUCKETS = (-1.0, -0.5, -0.2, -0.1, 0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+_SLACK_BUCKETS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _START_BUFFER_SECONDS = 0.1
 _AUDIBLE_GAP_SECONDS = 0.1
 
@@ -40,7 +40,7 @@ class SpeechMetrics:
         )
         self.slack = metrics.histogram(
             "speech_slack_seconds",
-            "Audio ahead of playback when a hop's audio was ready",
+            "Audio ahead of playback when a hop's audio was ready; 0 when it was late",
             model,
             buckets=_SLACK_BUCKETS,
         )
