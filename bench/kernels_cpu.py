@@ -160,10 +160,10 @@ def main() -> None:
     options = parser.parse_args()
     antiphon_kernels.set_threads(options.threads)
     peak = read_bandwidth(options.threads)
-    print(antiphon_kernels.implementations()["quant_linear"], f"{options.threads} threads,",
-          f"read bandwidth {peak:.1f} GB/s")  # fmt: skip
     chosen = options.isa or (native.isa if (native := library.native()) else "reference")
     with library.use(chosen):
+        running = antiphon_kernels.implementations()["quant_linear"]
+        print(f"{running}, {options.threads} threads, read bandwidth {peak:.1f} GB/s")
         report("SmolLM2-135M Q4_1", SMOLLM2, options.rows, peak)
         report("Gemma 3 270M Q4_K_M", GEMMA3_270M, options.rows, peak)
         if options.attention:
