@@ -26,7 +26,7 @@ from antiphon_vocoder.voices import load_catalog
 
 SERVICE = "vocoder"
 _WORKER_GRACE_SECONDS = 3.0
-_LIBRARIES = ("onnxruntime", "av", "espeakng-loader", "faster-whisper")
+_LIBRARIES = ("onnxruntime", "av", "espeakng-loader", "ctranslate2")
 
 
 async def serve(settings: VocoderSettings) -> int:
