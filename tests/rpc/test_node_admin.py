@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from antiphon.admin.v1 import node_pb2
@@ -120,19 +121,53 @@ async def test_unknown_gauges_are_absent_and_zero_is_zero(node: Node) -> None:
     assert status.tick_age.nanos == 500_000_000
 
 
-@pytest.mark.parametrize(("running", "low", "high"), [(0, 2, 3), (2, 9, 17)])
-async def test_pace_is_once_a_second_and_finer_under_load(node, running, low, high) -> None:
+@pytest.mark.parametrize("running", [0, 2])
+async def test_a_status_comes_each_second_while_the_load_stays(node: Node, running: int) -> None:
     node.lifecycle.ready()
     node.measures = NodeMeasures(running=running)
+    assert 2 <= await statuses_within(node, 1.5) <= 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"waiting": 1}, {"running": 0}, {"models": ("other",)}, {"kv_entries_used": 20}],
+    ids=lambda change: next(iter(change)),
+)
+async def test_a_changed_load_is_told_within_a_tenth_of_a_second(node: Node, change: dict) -> None:
+    node.lifecycle.ready()
+    node.measures = NodeMeasures(running=1, kv_entries_used=10, kv_entries_total=1000)
+    async with watch(node) as call:
+        stream = messages(call)
+        await anext(stream)
+        await asyncio.sleep(0.15)
+        node.measures = replace(node.measures, **change)
+        started = time.monotonic()
+        await anext(stream)
+    assert time.monotonic() - started < 0.4
+
+
+async def test_a_few_kv_entries_are_no_news(node: Node) -> None:
+    node.measures = NodeMeasures(running=1, kv_entries_used=10, kv_entries_total=1000)
+
+    async def grow() -> None:
+        for used in range(11, 19):
+            await asyncio.sleep(0.1)
+            node.measures = replace(node.measures, kv_entries_used=used)
+
+    count, _ = await asyncio.gather(statuses_within(node, 0.9), grow())
+    assert count == 1
+
+
+async def statuses_within(node: Node, seconds: float) -> int:
     count = 0
     async with watch(node) as call:
         try:
-            async with asyncio.timeout(1.5):
+            async with asyncio.timeout(seconds):
                 async for _ in messages(call):
                     count += 1
         except TimeoutError:
             pass
-    assert low <= count <= high
+    return count
 
 
 async def test_watchers_share_one_sequence(node: Node) -> None:
@@ -146,7 +181,15 @@ async def test_watchers_share_one_sequence(node: Node) -> None:
         return []
 
     node.measures = NodeMeasures(running=1)
+
+    async def change() -> None:
+        for running in range(2, 40):
+            await asyncio.sleep(0.1)
+            node.measures = NodeMeasures(running=running)
+
+    changes = asyncio.create_task(change())
     first, second = await asyncio.gather(take(5), take(5))
+    changes.cancel()
     for sequence in (first, second):
         assert sequence == list(range(sequence[0], sequence[0] + 5))
     assert node.servicer._publisher is not None or node.servicer._watchers == set()

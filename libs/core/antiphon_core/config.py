@@ -94,6 +94,7 @@ class Settings(BaseModel):
         protected_namespaces=(),
     )
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+    _digest: str = PrivateAttr(default="")
 
     def origin(self, name: str) -> str:
         """Where the value of a dotted name came from."""
@@ -121,8 +122,11 @@ class Settings(BaseModel):
 
     def digest(self) -> str:
         """SHA-256 (hex) over all values but secrets: equal digests are equal configurations."""
-        pairs = [[row.name, row.value] for row in self.values()]
-        return hashlib.sha256(json.dumps(pairs, sort_keys=True).encode()).hexdigest()
+        if not self._digest:
+            pairs = [[row.name, row.value] for row in self.values()]
+            text = json.dumps(pairs, sort_keys=True)
+            self._digest = hashlib.sha256(text.encode()).hexdigest()
+        return self._digest
 
     def with_origins(self, origins: Mapping[str, str]) -> Self:
         """This object, told where its values came from."""

@@ -14,10 +14,21 @@ from collections.abc import MutableMapping
 from typing import Any, TextIO, cast
 
 import msgspec
-import structlog
 
 from antiphon_core.boot_id import BOOT_ID
 from antiphon_core.request_context import current
+
+# structlog imports rich where it is installed, for tracebacks that we never print; that would
+# be a tenth of a service's start. A module that is None fails to import, and then structlog
+# does without.
+_without_rich = "rich" not in sys.modules
+if _without_rich:
+    sys.modules["rich"] = None  # pyright: ignore[reportArgumentType]
+try:
+    import structlog
+finally:
+    if _without_rich:
+        del sys.modules["rich"]
 
 LEVELS = {
     "debug": logging.DEBUG,

@@ -28,6 +28,8 @@ __all__ = ["NodeAdminServicer", "NodeMeasures", "RequestPhase", "RequestRecord",
 
 _IDLE_SECONDS = 1.0
 _LOADED_SECONDS = 0.1
+_KV_STEP = 0.01
+"""Share of the KV pool whose taking or freeing is news."""
 _WATCHER_BACKLOG = 16
 _REQUEST_LIMIT = 4096
 
@@ -79,6 +81,7 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         self._stop_request = stop_request
         self._supervised = supervised
         self._started_at = time.time()
+        self._service = ""
         self._sequence = 0
         self._watchers: set[asyncio.Queue[node_pb2.NodeStatus]] = set()
         self._publisher: asyncio.Task[None] | None = None
@@ -115,7 +118,7 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         """Status, counters and requests of this instant."""
         records = [] if request.omit_requests else list(self._requests())[-_REQUEST_LIMIT:]
         return node_pb2.GetSnapshotResponse(
-            status=self._status(self._sequence),
+            status=self._status(self._sequence, self._measures()),
             counters=metrics.counters(),
             requests=[request_message(record) for record in records],
         )
@@ -175,7 +178,7 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         return node_pb2.StopRequestResponse()
 
     async def _publish(self) -> None:
-        """One status for all watchers: at once, on each change, and at the pace of the load."""
+        """One status for all watchers: at once, on each change of state or load, and each second."""
         loop = asyncio.get_running_loop()
 
         def changed(_: LifecycleSnapshot) -> None:
@@ -185,24 +188,45 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         try:
             while True:
                 self._changed.clear()
+                measures = self._measures()
                 self._sequence += 1
-                status = self._status(self._sequence)
+                status = self._status(self._sequence, measures)
                 for queue in self._watchers:
                     if not queue.full():
                         queue.put_nowait(status)
-                pause = _LOADED_SECONDS if self._measures().loaded else _IDLE_SECONDS
-                try:
-                    await asyncio.wait_for(self._changed.wait(), pause)
-                except TimeoutError:
-                    continue
+                await self._news(measures)
         finally:
             unsubscribe()
 
-    def _status(self, sequence: int) -> node_pb2.NodeStatus:
+    async def _news(self, told: NodeMeasures) -> None:
+        """Until a change of state or load is worth a status; a second without any is too.
+
+        A message to every watcher for each token's KV entry would cost as much as the token.
+        """
+        due = time.monotonic() + _IDLE_SECONDS
+        look = _LOADED_SECONDS if told.loaded else _IDLE_SECONDS
+        while not self._changed.is_set():
+            left = due - time.monotonic()
+            if left <= 0:
+                return
+            try:
+                async with asyncio.timeout(min(left, look)):
+                    await self._changed.wait()
+            except TimeoutError:
+                if _is_news(self._measures(), told):
+                    return
+
+    def _status(self, sequence: int, measures: NodeMeasures) -> node_pb2.NodeStatus:
+        # The rest of the facts may be costly to gather, and the name does not change.
+        self._service = self._service or self._server_info().service
         return status_message(
-            self._server_info().service,
-            self._lifecycle.snapshot(),
-            self._measures(),
-            sequence,
-            time.time(),
+            self._service, self._lifecycle.snapshot(), measures, sequence, time.time()
         )
+
+
+def _is_news(now: NodeMeasures, told: NodeMeasures) -> bool:
+    """Whether a balancer would decide otherwise, or a person see another load."""
+    if now.load != told.load:
+        return True
+    moved = abs((now.kv_entries_used or 0) - (told.kv_entries_used or 0))
+    return moved > 0 and moved >= _KV_STEP * (now.kv_entries_total or 0)

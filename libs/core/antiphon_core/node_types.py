@@ -43,6 +43,19 @@ class NodeMeasures:
         """Whether work runs or waits, so that watchers want finer steps."""
         return bool(self.running or self.waiting or self.waiting_batch or self.slots_used)
 
+    @property
+    def load(self) -> tuple[object, ...]:
+        """What the node serves and how much work it has."""
+        return (
+            tuple(self.models),
+            self.slots_used,
+            self.slots_total,
+            self.running,
+            self.waiting,
+            self.waiting_batch,
+            self.worker_restarts,
+        )
+
 
 @dataclass(frozen=True)
 class RequestPhase:

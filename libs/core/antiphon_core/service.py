@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+import uvloop
+
 from antiphon_core.config import BOOT_REFUSED
 from antiphon_core.errors import AntiphonError
 from antiphon_core.lifecycle import Lifecycle, LifecycleSnapshot, State
@@ -121,9 +123,10 @@ async def run_service(
 
 
 def run_main(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """``asyncio.run`` for ``__main__``: a typed error before ``run_service`` is one line and 71."""
+    """Runs ``__main__`` on uvloop: a typed error before ``run_service`` is one line and 71."""
     try:
-        return asyncio.run(main())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main())
     except AntiphonError as error:
         _report("", error.message)
         return BOOT_REFUSED

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
 from antiphon_core.errors import InvalidArgument
@@ -160,16 +159,26 @@ def _parse(path: Path) -> dict[str, Any]:
         if path.suffix == ".toml":
             return tomllib.loads(text)
         if path.suffix in (".yaml", ".yml"):
-            document = yaml.safe_load(text)
+            document = _parse_yaml(text)
         else:
             raise ConfigError(f"{path}: a configuration file ends in .toml, .yaml or .yml")
-    except (tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: {_one_line(str(error))}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise ConfigError(f"{path}: the file must hold sections, each a table of settings")
     return document
+
+
+def _parse_yaml(text: str) -> Any:
+    """Raises ValueError for malformed text, as ``tomllib`` does."""
+    import yaml  # costs every other process 15 ms at its start
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def _one_line(text: str) -> str:

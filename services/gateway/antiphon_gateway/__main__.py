@@ -16,7 +16,7 @@ from antiphon_core.service import StopPolicy, StopRequest, run_main, run_service
 from antiphon_gateway.app import Gateway
 from antiphon_gateway.clients import Backends
 from antiphon_gateway.config import GatewaySettings
-from antiphon_gateway.listener import HttpListener, event_loop_policy
+from antiphon_gateway.listener import HttpListener
 from antiphon_gateway.routes.operations import operations_router
 
 _CLOSE_MARGIN_SECONDS = 5.0
@@ -105,7 +105,6 @@ def main() -> None:
     """Entry point."""
     settings = settings_from_command_line(GatewaySettings, section="gateway")
     configure_logging("gateway", settings.log_level)
-    event_loop_policy()
     sys.exit(run_main(lambda: serve(settings)))
 
 

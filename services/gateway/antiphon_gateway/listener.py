@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-import uvloop
 from antiphon_core.errors import FailedPrecondition
 from antiphon_core.logs import get_logger
 
@@ -119,8 +118,3 @@ class HttpListener:
             ) from None
         listening.setblocking(False)
         return listening
-
-
-def event_loop_policy() -> None:
-    """Makes uvloop the event loop of this process."""
-    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
