@@ -7,14 +7,17 @@ into arguments. A call releases the GIL for as long as the kernel runs.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from antiphon_kernels.cpu import build
 
 if TYPE_CHECKING:
+    from antiphon_kernels.cpu.program import Recorder
     from antiphon_kernels.quant_linear.packed import PackedWeight
 
 FORMAT_NUMBERS = {
@@ -100,6 +103,7 @@ _SIGNATURES = {
         c_int,
         (POINTER(_Attention), c_void_p, c_void_p, c_int64, c_int64, c_int),
     ),
+    "run_program": (c_int64, (c_void_p, c_int64)),
 }  # fmt: skip
 
 
@@ -115,10 +119,30 @@ class Native:
         self.isa = isa
         self.threads = threads
         library = ctypes.CDLL(str(build.library_path(isa)))
+        self._functions: dict[str, Callable[..., int]] = {}
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(library, f"antiphon_{name}")
             function.restype, function.argtypes = result, arguments
-        self._c = library
+            self._functions[name] = function
+        self._recorder: Recorder | None = None
+
+    @contextmanager
+    def recording(self, recorder: Recorder) -> Iterator[None]:
+        """Notes every call in ``recorder`` besides making it."""
+        self._recorder = recorder
+        try:
+            yield
+        finally:
+            self._recorder = None
+
+    def run_program(self, calls: ctypes.Array[Any]) -> int:
+        """Runs recorded calls and returns how many went well: up to the first with a fault."""
+        return self._functions["run_program"](ctypes.addressof(calls), len(calls))
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        if self._recorder is not None:
+            self._recorder.add(name, _SIGNATURES[name][1], arguments)
+        return self._functions[name](*arguments)
 
     def quant_linear(
         self,
@@ -132,7 +156,8 @@ class Native:
         _require_rows("out", out)
         if bias is not None:
             bias = bias.float().contiguous()
-        self._c.antiphon_quant_linear(
+        self._call(
+            "quant_linear",
             _described(weight),
             x.data_ptr(),
             x.stride(0),
@@ -144,12 +169,17 @@ class Native:
         )
 
     def pack(self, data: torch.Tensor, weight: PackedWeight) -> None:
-        self._c.antiphon_pack(data.data_ptr(), _described(weight), self.threads)
+        self._call("pack", data.data_ptr(), _described(weight), self.threads)
 
     def gather_rows(self, weight: PackedWeight, ids: torch.Tensor, out: torch.Tensor) -> None:
         ids = ids.to(torch.int64).contiguous()
-        fault = self._c.antiphon_gather_rows(
-            _described(weight), ids.data_ptr(), ids.shape[0], out.data_ptr(), self.threads
+        fault = self._call(
+            "gather_rows",
+            _described(weight),
+            ids.data_ptr(),
+            ids.shape[0],
+            out.data_ptr(),
+            self.threads,
         )
         if fault:
             raise IndexError(f"gather_rows: an id lies outside [0, {weight.shape[0]})")
@@ -166,7 +196,8 @@ class Native:
             x = x.contiguous()
         _require_rows("out", out)
         heads = x.shape[1] if x.dim() == 3 else 1
-        self._c.antiphon_rms_norm(
+        self._call(
+            "rms_norm",
             x.data_ptr(),
             x.stride(0),
             x.stride(1),
@@ -194,7 +225,8 @@ class Native:
     ) -> None:
         _require_rows("x", x)
         _require_rows("residual", residual)
-        self._c.antiphon_add_rms_norm(
+        self._call(
+            "add_rms_norm",
             x.data_ptr(),
             x.stride(0),
             residual.data_ptr(),
@@ -221,7 +253,8 @@ class Native:
         _require_rows("k", k)
         if positions.dtype != torch.int32:
             positions = positions.int()
-        fault = self._c.antiphon_rope(
+        fault = self._call(
+            "rope",
             q.data_ptr(),
             q.stride(0),
             q.stride(1),
@@ -246,7 +279,8 @@ class Native:
     ) -> None:
         for name, tensor in (("gate", gate), ("up", up), ("out", out)):
             _require_rows(name, tensor)
-        self._c.antiphon_gated_activation(
+        self._call(
+            "gated_activation",
             gate.data_ptr(),
             gate.stride(0),
             up.data_ptr(),
@@ -269,7 +303,8 @@ class Native:
     ) -> None:
         _require_rows("k", k)
         _require_rows("v", v)
-        fault = self._c.antiphon_store_kv(
+        fault = self._call(
+            "store_kv",
             k.data_ptr(),
             k.stride(0),
             k.stride(1),
@@ -322,8 +357,9 @@ class Native:
             scale,
             softcap,
         )
-        fault = self._c.antiphon_paged_attention(
-            ctypes.byref(call),
+        fault = self._call(
+            "paged_attention",
+            call,
             query_start.data_ptr(),
             context_len.data_ptr(),
             context_len.shape[0],

@@ -60,16 +60,22 @@ def quant_linear(
     return out
 
 
-def gather_rows(weight: PackedWeight, ids: torch.Tensor) -> torch.Tensor:
+def gather_rows(
+    weight: PackedWeight, ids: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """Dequantised rows (M, K) fp32 for ids (M) int32 or int64: the embedding of token ids.
+
+    ``out`` (M, K) contiguous is written and returned; a new tensor by default.
 
     Raises:
         IndexError: an id lies outside [0, N).
     """
     native = native_for("gather_rows") if weight.codes.device.type == "cpu" else None
     if native is None:
-        return reference.gather_rows(weight, ids)
-    out = torch.empty((ids.shape[0], weight.shape[1]))
+        result = reference.gather_rows(weight, ids)
+        return result if out is None else out.copy_(result)
+    if out is None:
+        out = torch.empty((ids.shape[0], weight.shape[1]))
     native.gather_rows(weight, ids, out)
     return out
 

@@ -45,17 +45,21 @@ def add_rms_norm(
     eps: float,
     *,
     plus_one: bool = False,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns (normed, sum) of ``sum = x + residual``; neither input is changed.
+    """Returns (normed, sum) of ``sum = x + residual``.
 
     Args:
         x, residual: (N, D).
         weight, eps, plus_one: as for :func:`rms_norm`.
+        out: (normed, sum), each (N, D) contiguous, written and returned; the sum may be the
+            residual's own memory. New tensors by default.
     """
     native = native_for("add_rms_norm", x, residual, weight)
     if native is None:
-        return reference.add_rms_norm(x, residual, weight, eps, plus_one=plus_one)
-    normed = torch.empty(x.shape, dtype=x.dtype)
-    total = torch.empty(x.shape, dtype=x.dtype)
-    native.add_rms_norm(x, residual, weight, eps, plus_one, normed, total)
-    return normed, total
+        result = reference.add_rms_norm(x, residual, weight, eps, plus_one=plus_one)
+        return result if out is None else (out[0].copy_(result[0]), out[1].copy_(result[1]))
+    if out is None:
+        out = torch.empty(x.shape, dtype=x.dtype), torch.empty(x.shape, dtype=x.dtype)
+    native.add_rms_norm(x, residual, weight, eps, plus_one, *out)
+    return out

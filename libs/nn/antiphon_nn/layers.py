@@ -102,9 +102,9 @@ class Embedding:
         self.weight = weight
         self.scale = scale
 
-    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+    def __call__(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """ids (N) to (N, hidden) fp32."""
-        rows = kernel.gather_rows(self.weight, ids)
+        rows = kernel.gather_rows(self.weight, ids, out)
         return rows if self.scale == 1.0 else rows.mul_(self.scale)
 
     def head(self) -> Linear:
@@ -129,6 +129,11 @@ class RMSNorm:
         """Normalises the last axis of x (N, D) or (N, H, D)."""
         return rms_norm(x, self.weight, self.eps, plus_one=self.plus_one, out=out)
 
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def add(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(normalised sum, sum) of x and the residual stream, both (N, D)."""
-        return add_rms_norm(x, residual, self.weight, self.eps, plus_one=self.plus_one)
+        return add_rms_norm(x, residual, self.weight, self.eps, plus_one=self.plus_one, out=out)

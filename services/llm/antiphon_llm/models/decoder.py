@@ -20,6 +20,7 @@ from antiphon_nn.rotary import RopeSettings, RotaryEmbedding
 from antiphon_llm.kvcache.fields import FieldSpec
 
 from .config_reader import UnsupportedConfig
+from .programs import DecodePrograms
 from .spec import DecoderSpec, LayerSpec
 from .workspace import LayerViews, Workspace
 
@@ -77,6 +78,7 @@ class Decoder:
             for index, layer in enumerate(spec.layers)
         ]
         self._workspace = Workspace(spec)
+        self.programs = DecodePrograms()
         self._final_norm = load.norm("model.norm")
         self._head, self.tied_head = self._load_head(load, checkpoint)
         checkpoint.check_coverage(IGNORED_TENSORS)
@@ -114,15 +116,30 @@ class Decoder:
 
         Stores the tokens' keys and values in ``views``, one per layer.
         """
-        hidden = self._embedding(ids)
         work = self._workspace.views(ids.shape[0])
-        update: torch.Tensor | None = None
-        for block, view in zip(self._blocks, views, strict=True):
-            normed, hidden = _joined(block.attention_norm, hidden, update)
-            update = block.attention(normed, positions, meta, view, work)
-            normed, hidden = _joined(block.feed_forward_norm, hidden, update)
-            update = block.feed_forward(normed, work)
-        return _joined(self._final_norm, hidden, update)[0]
+        self._embedding(ids, work.hidden)
+        self.programs.run(
+            positions, meta, views, lambda: self._run_blocks(positions, meta, views, work)
+        )
+        return self._final_norm.add(work.update, work.hidden)[0]
+
+    def _run_blocks(
+        self,
+        positions: torch.Tensor,
+        meta: AttentionMeta,
+        views: Sequence[CacheView],
+        work: LayerViews,
+    ) -> None:
+        """Runs the residual stream in ``work`` up to the last block's update."""
+        joined = work.normed, work.hidden
+        for index, (block, view) in enumerate(zip(self._blocks, views, strict=True)):
+            if index == 0:
+                block.attention_norm(work.hidden, work.normed)
+            else:
+                block.attention_norm.add(work.update, work.hidden, joined)
+            block.attention(positions, meta, view, work)
+            block.feed_forward_norm.add(work.update, work.hidden, joined)
+            block.feed_forward(work)
 
     def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """fp32 logits (R, V) of hidden rows (R, H), written to ``out`` and returned."""
@@ -200,15 +217,14 @@ class _Block:
 
     def attention(
         self,
-        x: torch.Tensor,
         positions: torch.Tensor,
         meta: AttentionMeta,
         view: CacheView,
         work: LayerViews,
-    ) -> torch.Tensor:
-        """Attention's contribution (N, H) to the residual stream for normed x (N, H)."""
+    ) -> None:
+        """Attention's contribution to the residual stream, for ``work.normed``."""
         layer = self._layer
-        self._qkv(x, work.qkv)
+        self._qkv(work.normed, work.qkv)
         if self._query_norm is not None and self._key_norm is not None:
             self._query_norm(work.queries, work.queries)
             self._key_norm(work.keys, work.keys)
@@ -228,16 +244,16 @@ class _Block:
             out=work.mixed,
         )
         self._output(work.mixed_rows, work.update)
-        norm = self._attention_output_norm
-        return work.update if norm is None else norm(work.update, work.update)
+        if self._attention_output_norm is not None:
+            self._attention_output_norm(work.update, work.update)
 
-    def feed_forward(self, x: torch.Tensor, work: LayerViews) -> torch.Tensor:
-        """The feed-forward contribution (N, H) for normed x (N, H)."""
-        self._gate_up(x, work.gate_up)
+    def feed_forward(self, work: LayerViews) -> None:
+        """The feed-forward contribution to the residual stream, for ``work.normed``."""
+        self._gate_up(work.normed, work.gate_up)
         self._activation(work.gate, work.up, out=work.activated)
         self._down(work.activated, work.update)
-        norm = self._feed_forward_output_norm
-        return work.update if norm is None else norm(work.update, work.update)
+        if self._feed_forward_output_norm is not None:
+            self._feed_forward_output_norm(work.update, work.update)
 
 
 class _Loader:
@@ -267,12 +283,3 @@ class _Loader:
                 f"the config says {list(sizes)}"
             )
         return linear
-
-
-def _joined(
-    norm: RMSNorm, hidden: torch.Tensor, update: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(normalised, residual stream) once ``update`` has joined the stream."""
-    if update is None:
-        return norm(hidden), hidden
-    return norm.add(update, hidden)

@@ -1,4 +1,4 @@
-"""Activations of one layer, at fixed addresses, used again by the next layer and step."""
+"""Activations of one layer, used again by the next layer and step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ import torch
 
 from .spec import DecoderSpec
 
-_KEPT_VIEWS = 64
-"""Token counts up to this many keep their views: those of decode steps, which recur."""
+FIXED_TOKENS = 64
+"""Steps of up to so many tokens, all that only decode among them, have memory of their own
+whose addresses never change."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerViews:
     """The buffers cut to N tokens. q, k and v are views of one fused row, gate and up too."""
 
+    hidden: torch.Tensor
+    """(N, hidden), the residual stream."""
+    normed: torch.Tensor
+    """(N, hidden), what a half block reads of it."""
     qkv: torch.Tensor
     queries: torch.Tensor
     """(N, heads, head_dim)."""
@@ -42,37 +47,40 @@ class Workspace:
         layer = spec.layers[0]
         self._heads, self._kv_heads, self._dim = layer.heads, layer.kv_heads, layer.head_dim
         self._widths = {
+            "hidden": spec.hidden_size,
+            "normed": spec.hidden_size,
             "qkv": (layer.heads + 2 * layer.kv_heads) * layer.head_dim,
             "mixed": layer.heads * layer.head_dim,
             "gate_up": 2 * spec.intermediate_size,
             "activated": spec.intermediate_size,
             "update": spec.hidden_size,
         }
-        self._rows = 0
-        self._buffers: dict[str, torch.Tensor] = {}
-        self._views: dict[int, LayerViews] = {}
+        self._fixed = self._allocate(FIXED_TOKENS)
+        self._fixed_views: dict[int, LayerViews] = {}
+        self._rows = FIXED_TOKENS
+        self._growing = self._fixed
 
     def views(self, tokens: int) -> LayerViews:
-        """The buffers for N tokens, valid until a wider step."""
-        kept = self._views.get(tokens)
-        if kept is not None:
-            return kept
+        """The buffers for N tokens: fixed ones, or else valid until a wider step."""
+        if tokens <= FIXED_TOKENS:
+            if tokens not in self._fixed_views:
+                self._fixed_views[tokens] = self._cut(self._fixed, tokens)
+            return self._fixed_views[tokens]
         if tokens > self._rows:
-            self._rows = max(tokens, _KEPT_VIEWS)
-            self._buffers = {
-                name: torch.empty(self._rows, width) for name, width in self._widths.items()
-            }
-            self._views.clear()
-        views = self._cut(tokens)
-        if tokens <= _KEPT_VIEWS:
-            self._views[tokens] = views
-        return views
+            self._rows = tokens
+            self._growing = self._allocate(tokens)
+        return self._cut(self._growing, tokens)
 
-    def _cut(self, tokens: int) -> LayerViews:
-        rows = {name: buffer[:tokens] for name, buffer in self._buffers.items()}
+    def _allocate(self, tokens: int) -> dict[str, torch.Tensor]:
+        return {name: torch.empty(tokens, width) for name, width in self._widths.items()}
+
+    def _cut(self, buffers: dict[str, torch.Tensor], tokens: int) -> LayerViews:
+        rows = {name: buffer[:tokens] for name, buffer in buffers.items()}
         heads = rows["qkv"].view(tokens, -1, self._dim)
         gate, up = rows["gate_up"].chunk(2, dim=1)
         return LayerViews(
+            hidden=rows["hidden"],
+            normed=rows["normed"],
             qkv=rows["qkv"],
             queries=heads[:, : self._heads],
             keys=heads[:, self._heads : self._heads + self._kv_heads],

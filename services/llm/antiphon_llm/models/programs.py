@@ -1,0 +1,118 @@
+"""Decode steps as recorded programs: the blocks' kernel calls without Python between them.
+
+A performance subset of the one forward path. A program is what that path called when it first
+ran a decode step of so many rows; every other step, and every step whose memory is not the
+recorded one, takes the path itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from antiphon_core.logs import get_logger
+from antiphon_kernels.cpu.program import Program, ProgramFault, record
+
+from .workspace import FIXED_TOKENS
+
+if TYPE_CHECKING:
+    from .decoder import AttentionMeta, CacheView
+
+_log = get_logger(__name__)
+
+UNSTABLE = "memory moved"
+STALE = "kernels or threads changed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    program: Program | None
+    """None for a step that cannot be recorded; ``reason`` says why."""
+    reason: str
+    addresses: tuple[int, ...]
+    views: Sequence[CacheView]
+    """Kept, so that the caches' addresses stay taken."""
+
+
+class DecodePrograms:
+    """One program for each number of rows.
+
+    Attributes:
+        replays: steps that a program ran.
+        eager: decode steps that took the path itself, by reason. A number of rows seen for the
+            first time counts as ``recorded``; steps with a prompt in them are not counted.
+    """
+
+    def __init__(self) -> None:
+        self.enabled = True
+        self.replays = 0
+        self.eager: dict[str, int] = {}
+        self._recorded: dict[int, _Recorded] = {}
+
+    def run(
+        self,
+        positions: torch.Tensor,
+        meta: AttentionMeta,
+        views: Sequence[CacheView],
+        blocks: Callable[[], None],
+    ) -> None:
+        """Does what ``blocks`` does, through a program where one fits.
+
+        ``blocks`` reads and writes nothing but weights, fixed workspace and the arguments.
+        Whatever it raises for bad data is raised from a program's step too.
+        """
+        rows = meta.context_len.shape[0]
+        if not self.enabled or positions.shape[0] != rows or rows > FIXED_TOKENS:
+            blocks()
+            return
+        addresses = _addresses(positions, meta)
+        known = self._recorded.get(rows)
+        if known is None:
+            self._count("recorded")
+            program, reason = record(blocks)
+            self._recorded[rows] = _Recorded(program, reason, addresses, views)
+            if program is None:
+                _log.warning("decode_program_refused", rows=rows, reason=reason)
+        elif known.addresses != addresses or known.views is not views:
+            self._forget(rows, UNSTABLE, blocks)
+        elif known.program is None:
+            self._count(known.reason)
+            blocks()
+        elif not known.program.current:
+            self._forget(rows, STALE, blocks)
+        else:
+            self._replay(known.program, blocks)
+
+    def _replay(self, program: Program, blocks: Callable[[], None]) -> None:
+        try:
+            program.replay()
+        except ProgramFault:
+            # Data is refused in the first block, which leaves the residual stream as it was:
+            # the path itself meets the same fault and names it.
+            blocks()
+            raise
+        self.replays += 1
+
+    def _forget(self, rows: int, reason: str, blocks: Callable[[], None]) -> None:
+        """Takes the path itself; the next step of so many rows is recorded anew."""
+        del self._recorded[rows]
+        self._count(reason)
+        blocks()
+
+    def _count(self, reason: str) -> None:
+        self.eager[reason] = self.eager.get(reason, 0) + 1
+
+
+def _addresses(positions: torch.Tensor, meta: AttentionMeta) -> tuple[int, ...]:
+    """Where a step's metadata lies, and the two numbers of it that calls take by value."""
+    return (
+        positions.data_ptr(),
+        meta.query_start.data_ptr(),
+        meta.context_len.data_ptr(),
+        meta.block_table.data_ptr(),
+        meta.write_slot.data_ptr(),
+        meta.block_table.shape[1],
+        meta.block_tokens,
+    )
