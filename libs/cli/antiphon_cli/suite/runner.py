@@ -138,7 +138,9 @@ class Suite:
             )
         path = self.settings.run_dir / "envoy.yaml"
         path.write_text(render(proxy_plan(self.ports, self.settings)), encoding="utf-8")
-        return (found, "-c", str(path), "--concurrency", "1", "--log-level", "warning")
+        # Without a base id of its own, a second Envoy on the machine could not start.
+        options = ("--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning")
+        return (found, "-c", str(path), *options)
 
     async def _wait_ready(self, view: BootView) -> None:
         assert self._gave_up is not None
