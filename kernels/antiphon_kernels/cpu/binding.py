@@ -172,7 +172,8 @@ class Native:
         self._call("pack", data.data_ptr(), _described(weight), self.threads)
 
     def gather_rows(self, weight: PackedWeight, ids: torch.Tensor, out: torch.Tensor) -> None:
-        ids = ids.to(torch.int64).contiguous()
+        if ids.dtype != torch.int64 or ids.stride(0) != 1:
+            ids = ids.to(torch.int64).contiguous()
         fault = self._call(
             "gather_rows",
             _described(weight),

@@ -11,6 +11,8 @@ from antiphon_llm.kvcache.block_table import BlockTables
 
 from .plan import StepClass, StepPlan
 
+_KEPT_VIEWS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
@@ -20,7 +22,7 @@ class StepBatch:
     """
 
     input_ids: torch.Tensor
-    """int32 (N)."""
+    """int64 (N)."""
     positions: torch.Tensor
     """int32 (N), absolute."""
     query_start: torch.Tensor
@@ -45,7 +47,7 @@ class BatchBuilder:
 
     def __init__(self, tables: BlockTables, *, step_tokens: int, max_rows: int) -> None:
         self._tables = tables
-        self._input_ids = _Buffer(step_tokens, np.int32)
+        self._input_ids = _Buffer(step_tokens, np.int64)
         self._positions = _Buffer(step_tokens, np.int32)
         self._write_slot = _Buffer(step_tokens, np.int64)
         self._query_start = _Buffer(max_rows + 1, np.int32)
@@ -74,13 +76,13 @@ class BatchBuilder:
             total_kv += row.end
             token = end
         return StepBatch(
-            input_ids=self._input_ids.device[:token],
-            positions=self._positions.device[:token],
-            query_start=self._query_start.device[: len(plan.rows) + 1],
-            context_len=self._context_len.device[: len(plan.rows)],
+            input_ids=self._input_ids.first(token),
+            positions=self._positions.first(token),
+            query_start=self._query_start.first(len(plan.rows) + 1),
+            context_len=self._context_len.first(len(plan.rows)),
             block_table=self._publish_tables(plan),
-            write_slot=self._write_slot.device[:token],
-            sample_index=self._sample_index.device[:sampled],
+            write_slot=self._write_slot.first(token),
+            sample_index=self._sample_index.first(sampled),
             block_tokens=self._tables.entry_tokens,
             max_query=max_query,
             max_context=max_context,
@@ -97,7 +99,7 @@ class BatchBuilder:
                 self._block_table.host[index] = self._tables.table[key[0]]
         # Rows past this batch keep their contents, and so stay published.
         self._published = mapping + published[len(mapping) :]
-        return self._block_table.device[: len(mapping)]
+        return self._block_table.first(len(mapping))
 
 
 class _Buffer:
@@ -105,4 +107,14 @@ class _Buffer:
 
     def __init__(self, shape: int | tuple[int, int], dtype: type[np.generic]) -> None:
         self.host = np.zeros(shape, dtype=dtype)
-        self.device = torch.from_numpy(self.host)
+        self._device = torch.from_numpy(self.host)
+        self._views: dict[int, torch.Tensor] = {}
+
+    def first(self, count: int) -> torch.Tensor:
+        """The first elements or rows; views of decode steps, which recur, are kept."""
+        kept = self._views.get(count)
+        if kept is None:
+            kept = self._device[:count]
+            if count <= _KEPT_VIEWS:
+                self._views[count] = kept
+        return kept

@@ -44,7 +44,10 @@ class ForwardModel(Protocol):
         meta: StepBatch,
         views: Sequence[LayerCache],
     ) -> torch.Tensor:
-        """Final hidden states (N, H) of the batch's tokens; writes their keys and values."""
+        """Final hidden states (N, H) of the batch's tokens; writes their keys and values.
+
+        The result is valid until the next call.
+        """
         ...
 
     def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -77,7 +80,10 @@ class Runner:
         self._model = model
         self._views = views
         self._builder = builder
-        self._logits = torch.empty((max(max_rows, _SCORE_TILE), model.vocab_size))
+        logits = torch.empty((max(max_rows, _SCORE_TILE), model.vocab_size))
+        self._logits = [logits[:rows] for rows in range(len(logits) + 1)]
+        """By row count: a decode step calls no torch operation, not even for a view."""
+        self._host_logits = [rows.numpy() for rows in self._logits]
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -85,22 +91,28 @@ class Runner:
         batch = self._builder.build(plan)
         hidden = self._model.forward(batch.input_ids, batch.positions, batch, self._views)
         result = StepResult()
-        for row, offset in zip(plan.rows, batch.query_start.tolist(), strict=False):
-            rows = hidden[offset : offset + row.shape.tokens]
+        end = 0
+        for row in plan.rows:
+            begin, end = end, end + row.shape.tokens
             if row.request.pooled is not None:
-                result.pooled.append((row.request, _pooled(rows, row.request.pooled.mean)))
+                pooled = _pooled(hidden[begin:end], row.request.pooled.mean)
+                result.pooled.append((row.request, pooled))
             elif row.request.prompt_logprobs >= 0:
-                result.scored.append((row.request, self._score_prompt(row, rows)))
+                scored = self._score_prompt(row, hidden[begin:end])
+                result.scored.append((row.request, scored))
         sampling = [row.request for row in plan.rows if row.shape.samples]
         if sampling:
             result.draws = list(zip(sampling, self._draw(hidden, batch, sampling), strict=True))
         return result
 
     def _draw(self, hidden: torch.Tensor, batch: StepBatch, requests: list[Request]) -> list[Draw]:
-        last = hidden.index_select(0, batch.sample_index)
-        logits = self._model.head(last, self._logits[: len(requests)])
+        rows = len(requests)
+        if rows != hidden.shape[0]:
+            hidden = hidden.index_select(0, batch.sample_index)
+        self._model.head(hidden, self._logits[rows])
         samplers = [request.sampler for request in requests if request.sampler is not None]
-        return draw(logits.numpy(), samplers, [len(request.tokens) for request in requests])
+        positions = [len(request.tokens) for request in requests]
+        return draw(self._host_logits[rows], samplers, positions)
 
     def _score_prompt(self, row: PlannedRow, hidden: torch.Tensor) -> list[TopLogprobs]:
         """Scores the prompt tokens that this chunk's rows predict and that are not scored yet."""
@@ -111,7 +123,8 @@ class Runner:
         for start in range(first, last, _SCORE_TILE):
             end = min(start + _SCORE_TILE, last)
             rows = hidden[start - 1 - row.start : end - 1 - row.start]
-            logits = self._model.head(rows, self._logits[: end - start]).numpy()
+            self._model.head(rows, self._logits[end - start])
+            logits = self._host_logits[end - start]
             scored.extend(
                 scored_token(
                     logits[target - start], request.tokens[target], request.prompt_logprobs

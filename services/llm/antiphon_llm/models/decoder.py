@@ -114,14 +114,15 @@ class Decoder:
     ) -> torch.Tensor:
         """Final hidden states (N, H) fp32 of token ids (N) at absolute positions (N), int32.
 
-        Stores the tokens' keys and values in ``views``, one per layer.
+        They are workspace of the decoder, valid until the next call. Stores the tokens' keys
+        and values in ``views``, one per layer.
         """
         work = self._workspace.views(ids.shape[0])
         self._embedding(ids, work.hidden)
         self.programs.run(
             positions, meta, views, lambda: self._run_blocks(positions, meta, views, work)
         )
-        return self._final_norm.add(work.update, work.hidden)[0]
+        return work.normed
 
     def _run_blocks(
         self,
@@ -130,7 +131,7 @@ class Decoder:
         views: Sequence[CacheView],
         work: LayerViews,
     ) -> None:
-        """Runs the residual stream in ``work`` up to the last block's update."""
+        """Runs the residual stream in ``work`` through the blocks and the final norm."""
         joined = work.normed, work.hidden
         for index, (block, view) in enumerate(zip(self._blocks, views, strict=True)):
             if index == 0:
@@ -140,6 +141,7 @@ class Decoder:
             block.attention(positions, meta, view, work)
             block.feed_forward_norm.add(work.update, work.hidden, joined)
             block.feed_forward(work)
+        self._final_norm.add(work.update, work.hidden, joined)
 
     def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """fp32 logits (R, V) of hidden rows (R, H), written to ``out`` and returned."""

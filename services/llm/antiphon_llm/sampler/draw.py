@@ -7,6 +7,7 @@ noise words of filtered rows are computed together, which cannot change a value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,8 +47,9 @@ def draw(logits: np.ndarray, rows: Sequence[SamplerRow], positions: Sequence[int
     for index, (row, position) in enumerate(zip(rows, positions, strict=True)):
         scores = row.adjusted(logits[index])
         best = int(scores.argmax())
-        if not np.isfinite(scores[best]):
-            errors[index] = _describe(scores[best])
+        highest = float(scores[best])
+        if not math.isfinite(highest):
+            errors[index] = _describe(highest)
             continue
         if not row.noisy:
             # The best logit survives every filter, so none needs to run.
@@ -80,8 +82,8 @@ def _scored(raw: np.ndarray, row: SamplerRow, token: int, error: str) -> Draw:
     return Draw(token, float(raw[token]) - normaliser, top_logprobs(raw, row.logprobs, normaliser))
 
 
-def _describe(maximum: np.float32) -> str:
-    if np.isnan(maximum):
+def _describe(maximum: float) -> str:
+    if math.isnan(maximum):
         return "the model produced NaN logits for this request"
     if maximum < 0:
         return "every token was ruled out: no finite logit is left for this request"
