@@ -184,7 +184,11 @@ def _assemble(
     runner = Runner(model, views, builder, max_rows=config.max_rows)
     served = ServedModel(model.vocab_size, size.context_limit, frozenset(eos_ids))
     return assemble_loop(
-        endpoint, Scheduler(limits, tables), runner, served, lambda: antiphon_kernels.fallbacks
+        endpoint,
+        Scheduler(limits, tables),
+        runner,
+        served,
+        lambda: {**antiphon_kernels.fallbacks, **model.programs.fallbacks},
     )
 
 

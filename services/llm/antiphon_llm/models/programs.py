@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
+RECORDED = "recorded"
 UNSTABLE = "memory moved"
 STALE = "kernels or threads changed"
 
@@ -51,6 +52,15 @@ class DecodePrograms:
         self.eager: dict[str, int] = {}
         self._recorded: dict[int, _Recorded] = {}
 
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """Decode steps without a program that should have had one, by reason."""
+        return {
+            f"decode_program: {reason}": count
+            for reason, count in self.eager.items()
+            if reason != RECORDED
+        }
+
     def run(
         self,
         positions: torch.Tensor,
@@ -70,7 +80,7 @@ class DecodePrograms:
         addresses = _addresses(positions, meta)
         known = self._recorded.get(rows)
         if known is None:
-            self._count("recorded")
+            self._count(RECORDED)
             program, reason = record(blocks)
             self._recorded[rows] = _Recorded(program, reason, addresses, views)
             if program is None:
