@@ -178,7 +178,7 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         return node_pb2.StopRequestResponse()
 
     async def _publish(self) -> None:
-        """One status for all watchers: at once, on each change of state or load, and each second."""
+        """One status for all watchers: at once, on each change, and each second."""
         loop = asyncio.get_running_loop()
 
         def changed(_: LifecycleSnapshot) -> None:
@@ -202,19 +202,24 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         """Until a change of state or load is worth a status; a second without any is too.
 
         A message to every watcher for each token's KV entry would cost as much as the token.
+        The looks are bare timer callbacks, because waking a task for each would not be free.
         """
-        due = time.monotonic() + _IDLE_SECONDS
-        look = _LOADED_SECONDS if told.loaded else _IDLE_SECONDS
-        while not self._changed.is_set():
-            left = due - time.monotonic()
-            if left <= 0:
-                return
-            try:
-                async with asyncio.timeout(min(left, look)):
-                    await self._changed.wait()
-            except TimeoutError:
-                if _is_news(self._measures(), told):
-                    return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + _IDLE_SECONDS
+        pause = _LOADED_SECONDS if told.loaded else _IDLE_SECONDS
+
+        def look() -> None:
+            nonlocal timer
+            if loop.time() >= due or _is_news(self._measures(), told):
+                self._changed.set()
+            else:
+                timer = loop.call_at(min(due, loop.time() + pause), look)
+
+        timer = loop.call_later(pause, look)
+        try:
+            await self._changed.wait()
+        finally:
+            timer.cancel()
 
     def _status(self, sequence: int, measures: NodeMeasures) -> node_pb2.NodeStatus:
         # The rest of the facts may be costly to gather, and the name does not change.

@@ -21,7 +21,7 @@ class AdminSettings(Settings):
         doc="service=host:port of each replica's NodeAdminService; repeat a service for replicas.",
     )
     metrics_interval_s: float = setting(
-        2.0, gt=0, le=60, doc="Seconds between two readings of each replica's metrics."
+        5.0, gt=0, le=60, doc="Seconds between two readings of each replica's metrics."
     )
     drain_grace_s: float = setting(
         60.0, ge=0, le=600, doc="Seconds that running calls get at shutdown."

@@ -18,7 +18,8 @@ DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 READ_AHEAD_BYTES = 64 * 1024
 
-_BLOCKED_SECONDS = 0.05
+_BLOCKED_SECONDS = 0.25
+"""Longer than a busy machine keeps this process from running."""
 _HEADERS: list[tuple[bytes, bytes]] = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),

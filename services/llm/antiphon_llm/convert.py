@@ -156,7 +156,7 @@ def scope_of_start(message: generate_pb2.StartGenerate, context: RequestContext)
 def response(event: Event) -> generate_pb2.GenerateResponse:
     """One event as a message."""
     if isinstance(event, Delta):
-        return generate_pb2.GenerateResponse(delta=_delta(event))
+        return _delta_response(event)
     if isinstance(event, Accepted):
         return generate_pb2.GenerateResponse(accepted=_accepted(event))
     if isinstance(event, ChoiceFinished):
@@ -286,14 +286,19 @@ def _accepted(event: Accepted) -> generate_pb2.GenerateAccepted:
     )
 
 
-def _delta(event: Delta) -> generate_pb2.GenerateDelta:
-    return generate_pb2.GenerateDelta(
-        choice=event.choice,
-        text=event.text,
-        token_count=event.token_count,
-        token_ids=event.token_ids,
-        logprobs=_logprobs(event.logprobs),
-    )
+def _delta_response(event: Delta) -> generate_pb2.GenerateResponse:
+    """Made once a token, so in place and without what is empty."""
+    message = generate_pb2.GenerateResponse()
+    delta = message.delta
+    delta.SetInParent()
+    delta.choice = event.choice
+    delta.text = event.text
+    delta.token_count = event.token_count
+    if event.token_ids:
+        delta.token_ids.extend(event.token_ids)
+    if event.logprobs:
+        delta.logprobs.extend(_logprobs(event.logprobs))
+    return message
 
 
 def _logprobs(items: Iterable[TokenLogprob]) -> list[generate_pb2.TokenLogprob]:

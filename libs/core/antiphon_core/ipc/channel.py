@@ -69,7 +69,7 @@ class FrontChannel:
         count = 0
         while self._reading and (limit is None or count < limit):
             # Asked first, because an exception at the end of every wake costs as much as a message.
-            if not self._receiver.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if not cast(int, self._receiver.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 return True
             try:
                 message = self._codec.decode(self._receiver.recv(zmq.NOBLOCK))

@@ -13,20 +13,29 @@ _INTER_TOKEN_LIMIT = 5.0
 
 
 class EngineMetrics:
-    """Updates cost a few microseconds a step; label values are closed sets."""
+    """What a step costs here is paid per token: gauges are read when somebody asks for them.
+
+    Label values are closed sets.
+    """
 
     def __init__(self) -> None:
         seconds = metrics.histogram(
             "step_seconds", "Duration of engine steps", ("kind",), buckets=metrics.STEP_BUCKETS
         )
         self._step_seconds = {kind: seconds.labels(kind) for kind in ("decode", "prefill")}
-        self._step_rows = metrics.gauge("step_rows", "Rows that drew a token in the last step")
+        self._kv = (0, 0)
+        self._last_rows = 0
+        self._silence = 0.0
+        rows = metrics.gauge("step_rows", "Rows that drew a token in the last step")
+        rows.set_function(lambda: self._last_rows)
         entries = metrics.gauge("kv_entries", "KV entries", ("state",))
-        self._kv_used, self._kv_free = entries.labels("used"), entries.labels("free")
+        entries.labels("used").set_function(lambda: self._kv[0])
+        entries.labels("free").set_function(lambda: self._kv[1] - self._kv[0])
         self._memory = metrics.gauge("memory_bytes", "Memory", ("group", "tenure"))
-        self._tick_age = metrics.gauge(
+        tick_age = metrics.gauge(
             "loop_tick_age_seconds", "Time since the engine's last sign of life"
         )
+        tick_age.set_function(lambda: self._silence)
         self._inter_token = metrics.histogram(
             "inter_token_seconds",
             "Time between two engine steps that drew tokens, one sample a step",
@@ -51,7 +60,7 @@ class EngineMetrics:
 
     def tick_age(self, seconds: float) -> None:
         """Silence of the engine."""
-        self._tick_age.set(seconds)
+        self._silence = seconds
 
     def step(self, rows: int) -> None:
         """One step's outputs arrived."""
@@ -61,17 +70,16 @@ class EngineMetrics:
         if now - self._last_step < _INTER_TOKEN_LIMIT:
             self._inter_token.observe(now - self._last_step)
         self._last_step = now
-        self._step_rows.set(rows)
+        self._last_rows = rows
 
     def gauges(self, now: Gauges, before: Gauges | None) -> None:
         """A report; ``before`` is the previous one of the same engine process."""
-        self._kv_used.set(now.kv_used)
-        self._kv_free.set(now.kv_total - now.kv_used)
-        self._tick_age.set(now.tick_age)
+        self._kv = now.kv_used, now.kv_total
+        self._silence = now.tick_age
         if now.steps > (before.steps if before else 0):
             prefilled = now.prefill_tokens > (before.prefill_tokens if before else 0)
             self._step_seconds["prefill" if prefilled else "decode"].observe(now.step_seconds)
-        if now.rss_bytes:
+        if now.rss_bytes != (before.rss_bytes if before else 0):
             self._memory.labels("engine", "resident").set(now.rss_bytes)
         if now.fallbacks:
             self._count_fallbacks(now.fallbacks, before.fallbacks if before else {})
