@@ -6,8 +6,9 @@ whatever the number of rows, tiles or threads.
 
 Layout for P = ceil(N / 32) panels (channels past N are zero):
 
-- 4 bits: ``codes`` uint8 (P, K/2, 32); the low nibble of byte i is element 2i, the high 2i+1.
-- 5 bits: as 4 bits, and ``high_bits`` uint8 (P, K/8, 32); bit j of byte i is bit 4 of 8i+j.
+- 4 bits: ``codes`` int32 (P, K/8, 32); bits 4j to 4j+3 of word i are element 8i+j.
+- 5 bits: ``codes`` int32 (P, K/8, 32); element 8i+4h+j has bits 8j+4h to 8j+4h+3 of word i.
+  ``high_bits`` int32 (P, K/32, 32); of 32 elements, 8i+4h+j has bit 8j+4h+i.
 - 8 bits: ``codes`` int8 (P, K, 32).
 - floats: ``codes`` float32, float16 or bfloat16 (P, K, 32).
 - ``scales`` and ``mins``: (P, K/group, 32), float16 or float32.
@@ -26,6 +27,8 @@ from antiphon_kernels.quant_linear.formats import FLOAT_DTYPES, Format, format_o
 from antiphon_kernels.runtime import native_for
 
 PANEL = 32
+_NIBBLES = {4: range(0, 32, 4), 5: [8 * j + 4 * h for h in range(2) for j in range(4)]}
+_FIFTH_BITS = [place + i for i in range(4) for place in _NIBBLES[5]]
 
 
 @dataclass(eq=False)
@@ -147,12 +150,23 @@ def unpack_codes(codes: torch.Tensor, high_bits: torch.Tensor | None, bits: int)
     """(..., packed K, lanes) back to (..., K, lanes), one code or float per element."""
     if bits >= 8:
         return codes
-    low = torch.stack((codes & 0xF, codes >> 4), dim=-2).flatten(-3, -2)
+    low = _fields(codes, _NIBBLES[bits], 0xF)
     if high_bits is None:
         return low
-    shifts = torch.arange(8, dtype=torch.uint8, device=codes.device).view(8, 1)
-    planes = (high_bits.unsqueeze(-2) >> shifts) & 1
-    return low | (planes.flatten(-3, -2) << 4)
+    return low | (_fields(high_bits, _FIFTH_BITS, 1) << 4)
+
+
+def _fields(words: torch.Tensor, shifts: Sequence[int], mask: int) -> torch.Tensor:
+    """Words (..., W, lanes) to their bit fields (..., W * len(shifts), lanes)."""
+    places = torch.tensor(shifts, dtype=torch.int32, device=words.device).view(-1, 1)
+    return ((words.unsqueeze(-2) >> places) & mask).flatten(-3, -2)
+
+
+def _words(fields: torch.Tensor, shifts: Sequence[int]) -> torch.Tensor:
+    """Small integers (N, K) to panels of words that hold len(shifts) of them each."""
+    places = torch.tensor(shifts, dtype=torch.int32, device=fields.device)
+    grouped = fields.int().unflatten(1, (-1, len(shifts)))
+    return _panels((grouped << places).sum(-1, dtype=torch.int32))
 
 
 def _pack_float(data: torch.Tensor) -> PackedWeight:
@@ -170,14 +184,14 @@ def _allocate(kind: str, shape: tuple[int, int]) -> PackedWeight:
     entry = format_of(kind)
     rows, columns = shape
     panels = -(-rows // PANEL)
-    stored = columns if entry.bits == 8 else columns // 2
-    codes = torch.int8 if entry.bits == 8 else torch.uint8
+    stored = columns if entry.bits == 8 else columns // 8
+    codes = torch.int8 if entry.bits == 8 else torch.int32
     groups = (panels, columns // entry.group, PANEL)
     return PackedWeight(
         kind,
         shape,
         torch.empty((panels, stored, PANEL), dtype=codes),
-        torch.empty((panels, columns // 8, PANEL), dtype=torch.uint8) if entry.bits == 5 else None,
+        torch.empty((panels, columns // 32, PANEL), dtype=torch.int32) if entry.bits == 5 else None,
         torch.empty(groups, dtype=entry.scale_dtype),
         torch.empty(groups, dtype=entry.scale_dtype) if entry.has_min else None,
     )
@@ -192,13 +206,8 @@ def _panels(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _pack_codes(codes: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Codes (N, K) to panels; for 5 bits the fifth ones go to a plane of their own."""
+    """Codes (N, K) to panels; for 5 bits the fifth ones go to words of their own."""
     if bits == 8:
         return _panels(codes), None
-    pairs = codes.unflatten(1, (-1, 2))
-    nibbles = _panels((pairs[..., 0] & 0xF) | (pairs[..., 1] << 4))
-    if bits == 4:
-        return nibbles, None
-    shifts = torch.arange(8, dtype=torch.uint8, device=codes.device)
-    planes = ((codes.unflatten(1, (-1, 8)) >> 4) << shifts).sum(-1, dtype=torch.uint8)
-    return nibbles, _panels(planes)
+    nibbles = _words(codes & 0xF, _NIBBLES[bits])
+    return nibbles, None if bits == 4 else _words(codes >> 4, _FIFTH_BITS)

@@ -1,7 +1,8 @@
 // Decoders of the packed weight formats; quant_linear/packed.py describes the layout.
 //
-// A decoder walks one panel. begin_group() loads the scales of a group of input elements,
-// decode() turns kUnit consecutive elements into kPanelVectors vectors each.
+// A decoder reads one panel. decode() turns the codes of kUnit input elements into floats,
+// start() and finish() bracket the sum of products of a group of elements: scales enter once
+// per group and minimums meet the sum of the group's inputs.
 #pragma once
 
 #include "simd.h"
@@ -34,6 +35,17 @@ struct Weight {
   int32_t format;
 };
 
+// Where the low bits of element k of 8 lie in its word. With a fifth bit to join them, the
+// first four elements have the low nibbles of the bytes and the others the high ones.
+template <int Bits>
+constexpr int nibble_bit(int64_t k) {
+  return static_cast<int>(Bits == 5 ? k % 4 * 8 + k / 4 * 4 : k * 4);
+}
+
+// Where the fifth bit of element k of 32 lies in its word: at one distance from where decode()
+// wants it for each unit of eight.
+constexpr int fifth_bit(int64_t k) { return nibble_bit<5>(k % 8) + static_cast<int>(k / 8); }
+
 template <typename Scale>
 inline Floats load_scales(const uint8_t* base, int64_t index) {
   if constexpr (sizeof(Scale) == 2)
@@ -50,38 +62,40 @@ inline float scale_at(const uint8_t* base, int64_t index) {
     return reinterpret_cast<const float*>(base)[index];
 }
 
-// Codes of 4, 5 or 8 bits with a scale, and perhaps a minimum, per group. Half is the type of
+// Codes of 4, 5 or 8 bits with a scale, and perhaps a minimum, per group. Scale is the type of
 // stored scales: uint16_t for IEEE halves, float otherwise.
 template <int Bits, int Centre, bool HasMin, typename Scale, int Group>
 struct Quantised {
+  static_assert(Bits != 5 || Group == 32, "fifth bits lie in words of 32 elements");
   static constexpr int kGroup = Group;
-  static constexpr int kUnit = Bits == 5 ? 8 : Bits == 4 ? 2 : 1;
+  static constexpr int kUnit = Bits == 8 ? 1 : 8;
+  static constexpr bool kScalesInput = Bits != 8;
+  static constexpr bool kSumsInput = HasMin || Centre != 0;
 
   const uint8_t* codes;
-  const uint8_t* high_bits;
+  const uint32_t* high_bits;
   const uint8_t* scales;
   const uint8_t* mins;
-  int64_t groups;
-  Floats scale[kPanelVectors];
-  Floats minimum[kPanelVectors];
 
   Quantised(const Weight& weight, int64_t panel) {
     const int64_t elements = weight.columns * kPanel;
     codes = weight.codes + panel * (Bits == 8 ? elements : elements / 2);
-    high_bits = Bits == 5 ? weight.high_bits + panel * (elements / 8) : nullptr;
-    groups = weight.columns / Group;
-    const int64_t bytes = panel * groups * kPanel * static_cast<int64_t>(sizeof(Scale));
+    high_bits = Bits == 5 ? reinterpret_cast<const uint32_t*>(weight.high_bits) +
+                                panel * (elements / 32)
+                          : nullptr;
+    const int64_t bytes = panel * elements / Group * static_cast<int64_t>(sizeof(Scale));
     scales = weight.scales + bytes;
     mins = HasMin ? weight.mins + bytes : nullptr;
   }
 
-  void begin_group(int64_t group) {
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const int64_t index = group * kPanel + v * kLanes;
-      scale[v] = load_scales<Scale>(scales, index);
-      if constexpr (HasMin) minimum[v] = load_scales<Scale>(mins, index);
-      if constexpr (Centre != 0) minimum[v] = scale[v] * -static_cast<float>(Centre);
-    }
+  // A code is masked where it lies in its word, which makes it a power of two too large; the
+  // input is divided by that power beforehand. The last code of a word is shifted, for the
+  // conversion is a signed one.
+  static float input_factor(int64_t k) {
+    constexpr int kStep = Bits == 5 ? 8 : 4;
+    const int64_t place = Bits == 8 ? 0 : Bits == 5 ? k % 4 : k % 8;
+    if (place == 32 / kStep - 1) return 1.0f;
+    return 1.0f / static_cast<float>(1u << kStep * place);
   }
 
   // Asks for the memory that a later group will need: the streams of a panel are too many and
@@ -92,48 +106,53 @@ struct Quantised {
     for (int line = 0; line < kCodeBytes; line += 64)
       __builtin_prefetch(codes + group * kCodeBytes + line);
     if constexpr (Bits == 5)
-      for (int line = 0; line < Group * kPanel / 8; line += 64)
-        __builtin_prefetch(high_bits + group * Group * kPanel / 8 + line);
+      for (int line = 0; line < kPanel; line += 16)
+        __builtin_prefetch(high_bits + group * kPanel + line);
     for (int line = 0; line < kScaleBytes; line += 64) {
       __builtin_prefetch(scales + group * kScaleBytes + line);
       if constexpr (HasMin) __builtin_prefetch(mins + group * kScaleBytes + line);
     }
   }
 
-  // scale * code is exact, so this rounds once, like scale * (code - centre).
-  Floats value(Ints code, int v) const {
-    if constexpr (HasMin || Centre != 0) return fma(to_floats(code), scale[v], minimum[v]);
-    return to_floats(code) * scale[v];
+  // What a group's sum of products begins with, for an input whose sum over the group is given.
+  static Floats start(Floats, float input_sum) {
+    return Centre != 0 ? broadcast(input_sum * -static_cast<float>(Centre)) : Floats{};
   }
 
-  template <typename Use>
-  void decode(int64_t k, Use use) const {
-    // Unsigned, so that the divisions below are shifts.
-    decode_at(static_cast<uint64_t>(k), use);
+  // Adds a group's sum of products to the total.
+  Floats finish(int64_t group, int lane, Floats sum, float input_sum, Floats total) const {
+    const int64_t index = group * kPanel + lane;
+    total = fma(sum, load_scales<Scale>(scales, index), total);
+    if constexpr (HasMin)
+      total = fma(broadcast(input_sum), load_scales<Scale>(mins, index), total);
+    return total;
   }
 
-  template <typename Use>
-  void decode_at(uint64_t k, Use use) const {
+  template <int Vectors, typename Use>
+  void decode(int64_t group, int unit, int lane, Use use) const {
     if constexpr (Bits == 8) {
-      const int8_t* from = reinterpret_cast<const int8_t*>(codes) + k * kPanel;
-      for (int v = 0; v < kPanelVectors; ++v) use(0, v, value(widen_signed(from + v * kLanes), v));
+      const int8_t* from =
+          reinterpret_cast<const int8_t*>(codes) + (group * Group + unit) * kPanel + lane;
+      for (int v = 0; v < Vectors; ++v)
+        use(0, v, to_floats(widen_signed(from + v * kLanes)));
+      return;
+    }
+    const uint32_t* from =
+        reinterpret_cast<const uint32_t*>(codes) + (group * (Group / 8) + unit) * kPanel + lane;
+    Words words[Vectors];
+    for (int v = 0; v < Vectors; ++v) words[v] = load_words(from + v * kLanes);
+    if constexpr (Bits == 4) {
+      use_codes<Vectors, 4>(words, use);
     } else {
-      Ints high[kPanelVectors];
-      if constexpr (Bits == 5)
-        for (int v = 0; v < kPanelVectors; ++v)
-          high[v] = widen_unsigned(high_bits + k / 8 * kPanel + v * kLanes);
-#pragma GCC unroll 4
-      for (int u = 0; u < kUnit; u += 2)
-        for (int v = 0; v < kPanelVectors; ++v) {
-          const Ints pair = widen_unsigned(codes + (k + u) / 2 * kPanel + v * kLanes);
-          Ints first = pair & 15, second = pair >> 4;
-          if constexpr (Bits == 5) {
-            first |= (u <= 4 ? high[v] << (4 - u) : high[v] >> (u - 4)) & 16;
-            second |= (u < 4 ? high[v] << (3 - u) : high[v] >> (u - 3)) & 16;
-          }
-          use(u, v, value(first, v));
-          use(u + 1, v, value(second, v));
-        }
+      Words first[Vectors], second[Vectors];
+      for (int v = 0; v < Vectors; ++v) {
+        const Words high = load_words(high_bits + group * kPanel + lane + v * kLanes);
+        first[v] = (words[v] & 0x0f0f0f0fu) | (high << (4 - unit) & 0x10101010u);
+        second[v] = (words[v] >> 4 & 0x0f0f0f0fu) | (high >> unit & 0x10101010u);
+      }
+      use_codes<Vectors, 8>(first, use);
+      use_codes<Vectors, 8>(second,
+                            [&](int place, int v, Floats code) { use(4 + place, v, code); });
     }
   }
 
@@ -142,20 +161,39 @@ struct Quantised {
     if constexpr (Bits == 8) {
       code = static_cast<int8_t>(codes[k * kPanel + lane]);
     } else {
-      code = codes[k / 2 * kPanel + lane] >> (k % 2 * 4) & 15;
-      if constexpr (Bits == 5) code |= (high_bits[k / 8 * kPanel + lane] >> (k % 8) & 1) << 4;
+      const uint32_t* words = reinterpret_cast<const uint32_t*>(codes);
+      code = words[k / 8 * kPanel + lane] >> nibble_bit<Bits>(k % 8) & 15;
+      if constexpr (Bits == 5)
+        code |= (high_bits[k / 32 * kPanel + lane] >> fifth_bit(k % 32) & 1) << 4;
     }
     const int64_t index = k / Group * kPanel + lane;
     const float product = static_cast<float>(code - Centre) * scale_at<Scale>(scales, index);
     return HasMin ? product + scale_at<Scale>(mins, index) : product;
   }
+
+ private:
+  // The codes of words that hold one every Step bits.
+  template <int Vectors, int Step, typename Use>
+  static void use_codes(const Words* words, Use use) {
+    constexpr uint32_t kMask = (1u << Step) - 1;
+#pragma GCC unroll 8
+    for (int place = 0; place < 32 / Step; ++place)
+      for (int v = 0; v < Vectors; ++v)
+        use(place, v,
+            to_floats(place == 32 / Step - 1
+                          ? (Ints)(words[v] >> (32 - Step))
+                          : (Ints)(words[v] & (kMask << (place * Step)))));
+  }
 };
 
-// Plain floats of 32 or 16 bits.
+// Plain floats of 32 or 16 bits: a group of one element and no scale, so that the total itself
+// is what grows.
 template <int32_t Kind>
 struct Plain {
   static constexpr int kGroup = 1;
   static constexpr int kUnit = 1;
+  static constexpr bool kScalesInput = false;
+  static constexpr bool kSumsInput = false;
   static constexpr int kBytes = Kind == kF32 ? 4 : 2;
 
   const uint8_t* codes;
@@ -163,16 +201,18 @@ struct Plain {
   Plain(const Weight& weight, int64_t panel)
       : codes(weight.codes + panel * weight.columns * kPanel * kBytes) {}
 
-  void begin_group(int64_t) {}
+  static float input_factor(int64_t) { return 1.0f; }
   void prefetch(int64_t element) const {
     for (int line = 0; line < kPanel * kBytes; line += 64)
       __builtin_prefetch(codes + element * kPanel * kBytes + line);
   }
+  static Floats start(Floats total, float) { return total; }
+  Floats finish(int64_t, int, Floats sum, float, Floats) const { return sum; }
 
-  template <typename Use>
-  void decode(int64_t k, Use use) const {
-    const uint8_t* from = codes + k * kPanel * kBytes;
-    for (int v = 0; v < kPanelVectors; ++v) {
+  template <int Vectors, typename Use>
+  void decode(int64_t element, int, int lane, Use use) const {
+    const uint8_t* from = codes + (element * kPanel + lane) * kBytes;
+    for (int v = 0; v < Vectors; ++v) {
       const uint8_t* lanes = from + v * kLanes * kBytes;
       if constexpr (Kind == kF32)
         use(0, v, load(reinterpret_cast<const float*>(lanes)));

@@ -157,18 +157,29 @@ inline void write_blocks(const Block* blocks, int64_t panel, int64_t columns, in
   constexpr int kGroups = S::kElements / S::kGroup;
   uint8_t* codes = const_cast<uint8_t*>(to.codes) +
                    (panel * columns + first) * kPanel / (S::kBits == 8 ? 1 : 2);
-  for (int k = 0; k < S::kElements; k += S::kBits == 8 ? 1 : 2, codes += kPanel)
-    for (int lane = 0; lane < kPanel; ++lane) {
-      const uint8_t* from = blocks[lane].codes + k;
-      codes[lane] = S::kBits == 8 ? from[0] : static_cast<uint8_t>((from[0] & 15) | from[1] << 4);
-    }
-  if constexpr (S::kBits == 5) {
-    uint8_t* high = const_cast<uint8_t*>(to.high_bits) + (panel * columns + first) / 8 * kPanel;
-    for (int k = 0; k < S::kElements; k += 8, high += kPanel)
+  if constexpr (S::kBits == 8) {
+    for (int k = 0; k < S::kElements; ++k)
+      for (int lane = 0; lane < kPanel; ++lane) codes[k * kPanel + lane] = blocks[lane].codes[k];
+  } else {
+    uint32_t* words = reinterpret_cast<uint32_t*>(codes);
+    for (int k = 0; k < S::kElements; k += 8, words += kPanel)
       for (int lane = 0; lane < kPanel; ++lane) {
-        int bits = 0;
-        for (int i = 0; i < 8; ++i) bits |= (blocks[lane].codes[k + i] >> 4) << i;
-        high[lane] = static_cast<uint8_t>(bits);
+        uint32_t word = 0;
+        for (int i = 0; i < 8; ++i)
+          word |= static_cast<uint32_t>(blocks[lane].codes[k + i] & 15)
+                  << nibble_bit<S::kBits>(i);
+        words[lane] = word;
+      }
+  }
+  if constexpr (S::kBits == 5) {
+    uint32_t* high = reinterpret_cast<uint32_t*>(const_cast<uint8_t*>(to.high_bits)) +
+                     (panel * columns + first) / 32 * kPanel;
+    for (int k = 0; k < S::kElements; k += 32, high += kPanel)
+      for (int lane = 0; lane < kPanel; ++lane) {
+        uint32_t bits = 0;
+        for (int i = 0; i < 32; ++i)
+          bits |= static_cast<uint32_t>(blocks[lane].codes[k + i] >> 4) << fifth_bit(i);
+        high[lane] = bits;
       }
   }
   const int64_t index = (panel * columns + first) / S::kGroup * kPanel;

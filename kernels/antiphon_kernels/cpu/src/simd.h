@@ -23,7 +23,9 @@ constexpr int kLanes = 8;
 
 typedef float Floats __attribute__((vector_size(kLanes * 4)));
 typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
+typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
 typedef float UnalignedFloats __attribute__((vector_size(kLanes * 4), aligned(4)));
+typedef uint32_t UnalignedWords __attribute__((vector_size(kLanes * 4), aligned(4)));
 
 // Output channels of one weight panel, and the vectors that hold them.
 constexpr int kPanel = 32;
@@ -35,6 +37,10 @@ inline Floats load(const float* from) {
 
 inline void store(float* to, Floats value) {
   *reinterpret_cast<UnalignedFloats*>(to) = value;
+}
+
+inline Words load_words(const uint32_t* from) {
+  return *reinterpret_cast<const UnalignedWords*>(from);
 }
 
 inline Floats broadcast(float value) {
