@@ -29,7 +29,7 @@ class ModelSource:
     kind: Literal["gguf", "directory"]
     name: str
     """What callers call it unless the configuration says otherwise."""
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Draw settings that the model's authors publish but its files do not carry."""
 
 
@@ -43,7 +43,7 @@ class PackagedModel:
     """(module, path inside it); several are parts of one file, in order."""
     sha256: str
     file_name: str
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    sampling: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Draw settings of the model's card; the packaged file has none."""
 
 

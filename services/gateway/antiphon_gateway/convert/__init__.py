@@ -1,1 +1,1 @@
-"""Pure mapping between the domain dataclasses and protobuf messages."""
+"""Pure mapping between the domain values and protobuf messages."""

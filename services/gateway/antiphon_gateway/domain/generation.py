@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from antiphon_core.errors import AntiphonError
+from msgspec import Struct, field
 
 
 class Role(StrEnum):
@@ -27,16 +27,14 @@ class Modality(StrEnum):
     IMAGE = "image"
 
 
-@dataclass(frozen=True, slots=True)
-class ImageContent:
+class ImageContent(Struct, frozen=True):
     """An encoded image by value."""
 
     data: bytes
     mime_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class AudioContent:
+class AudioContent(Struct, frozen=True):
     """Encoded audio by value."""
 
     data: bytes
@@ -50,8 +48,7 @@ Content = str | ImageContent | AudioContent
 """One piece of message content; text is a plain string."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A call that the model made."""
 
     id: str
@@ -60,8 +57,7 @@ class ToolCall:
     """JSON text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """One message of a conversation."""
 
     role: Role
@@ -72,8 +68,7 @@ class Message:
     reasoning: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """A function offered to the model."""
 
     name: str
@@ -92,8 +87,7 @@ class ToolMode(StrEnum):
     NAMED = "named"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChoice:
+class ToolChoice(Struct, frozen=True):
     """Which tools may or must be called."""
 
     mode: ToolMode = ToolMode.AUTO
@@ -102,8 +96,7 @@ class ToolChoice:
     single_call: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChatInput:
+class ChatInput(Struct, frozen=True):
     """Messages and what the chat template needs beside them."""
 
     messages: Sequence[Message]
@@ -116,8 +109,7 @@ class ChatInput:
     thinking_budget: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
+class Sampling(Struct, frozen=True):
     """Draw settings; None takes the model's generation config."""
 
     temperature: float | None = None
@@ -132,8 +124,7 @@ class Sampling:
     min_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """When generation ends."""
 
     max_tokens: int | None = None
@@ -153,8 +144,7 @@ class ConstraintKind(StrEnum):
     EBNF = "ebnf"
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(Struct, frozen=True):
     """A bound on the form of the output."""
 
     kind: ConstraintKind
@@ -163,8 +153,7 @@ class Constraint:
     strict: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateRequest:
+class GenerateRequest(Struct, frozen=True):
     """Asks for one or more continuations of one input."""
 
     input: ChatInput | str | Sequence[int]
@@ -182,8 +171,7 @@ class GenerateRequest:
     """Seconds until the call's deadline; None sets none."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenAlternative:
+class TokenAlternative(Struct, frozen=True):
     """A token with its log-probability."""
 
     token_id: int
@@ -191,8 +179,7 @@ class TokenAlternative:
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(Struct, frozen=True):
     """The token at one position with its best alternatives."""
 
     token_id: int
@@ -201,8 +188,7 @@ class TokenLogprob:
     alternatives: tuple[TokenAlternative, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
+class ToolCallDelta(Struct, frozen=True):
     """A piece of a tool call; id and name come in the first piece only."""
 
     index: int
@@ -211,8 +197,7 @@ class ToolCallDelta:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """The engine took the request; always the first event."""
 
     request_id: str
@@ -223,8 +208,7 @@ class Accepted:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(slots=True)
-class Delta:
+class Delta(Struct):
     """New output of one choice; text is final."""
 
     choice: int
@@ -252,8 +236,7 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The end of one choice."""
 
     choice: int
@@ -264,8 +247,7 @@ class Finished:
     """What failed, for ERROR."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Token counts; the prompt is counted once for all choices."""
 
     prompt_tokens: int = 0
@@ -277,8 +259,7 @@ class Usage:
     rejected_draft_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(Struct, frozen=True):
     """Durations of a request's phases in seconds."""
 
     queued: float = 0.0
@@ -286,8 +267,7 @@ class Timings:
     decode: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(Struct, frozen=True):
     """The end of the request; always the last event of a call that did not fail."""
 
     usage: Usage
@@ -297,8 +277,7 @@ class Completed:
 GenerateEvent = Accepted | Delta | Finished | Completed
 
 
-@dataclass(frozen=True, slots=True)
-class Tokenized:
+class Tokenized(Struct, frozen=True):
     """Tokens of an input, exactly as a generation would see them."""
 
     ids: tuple[int, ...]

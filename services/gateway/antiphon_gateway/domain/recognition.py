@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from antiphon_core.errors import AntiphonError
+from msgspec import Struct
 
 from antiphon_gateway.domain.speech import AudioFormat
 
@@ -18,8 +18,7 @@ class TurnMode(StrEnum):
     SEMANTIC = "semantic"
 
 
-@dataclass(frozen=True, slots=True)
-class TurnDetection:
+class TurnDetection(Struct, frozen=True):
     """How turns are found; None takes the service's default."""
 
     mode: TurnMode = TurnMode.SERVER_VAD
@@ -29,8 +28,7 @@ class TurnDetection:
     detector: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RecognitionConfig:
+class RecognitionConfig(Struct, frozen=True):
     """Configuration of live or file recognition."""
 
     model: str = ""
@@ -49,8 +47,7 @@ class RecognitionConfig:
     """Seconds until the call's deadline; None sets none."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecognitionReady:
+class RecognitionReady(Struct, frozen=True):
     """Ready for audio; always the first event of live recognition."""
 
     model: str
@@ -58,24 +55,21 @@ class RecognitionReady:
     detector_fallback: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechStarted:
+class SpeechStarted(Struct, frozen=True):
     """Speech began; the start includes the configured prefix."""
 
     utterance: int
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechStopped:
+class SpeechStopped(Struct, frozen=True):
     """Speech ended; the silence that proved it is not included."""
 
     utterance: int
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartialTranscript:
+class PartialTranscript(Struct, frozen=True):
     """Text of an utterance that goes on; replaces the former partial."""
 
     utterance: int
@@ -83,8 +77,7 @@ class PartialTranscript:
     stable_characters: int
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """A recognised word."""
 
     text: str
@@ -93,8 +86,7 @@ class Word:
     probability: float
 
 
-@dataclass(frozen=True, slots=True)
-class TranscriptSegment:
+class TranscriptSegment(Struct, frozen=True):
     """A segment of recognised text with the recogniser's measures."""
 
     text: str
@@ -108,8 +100,7 @@ class TranscriptSegment:
     words: tuple[Word, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FinalTranscript:
+class FinalTranscript(Struct, frozen=True):
     """Text of an utterance that is over; empty for silence, noise and music."""
 
     utterance: int
@@ -122,8 +113,7 @@ class FinalTranscript:
     """Tag of the flush that ended it."""
 
 
-@dataclass(frozen=True, slots=True)
-class UtteranceError:
+class UtteranceError(Struct, frozen=True):
     """One utterance could not be recognised; the stream goes on."""
 
     utterance: int
@@ -131,8 +121,7 @@ class UtteranceError:
     tag: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RecognitionFinished:
+class RecognitionFinished(Struct, frozen=True):
     """The end of live recognition."""
 
     audio_seconds: float
@@ -150,8 +139,7 @@ RecognitionEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FileFinished:
+class FileFinished(Struct, frozen=True):
     """The end of file recognition."""
 
     text: str
@@ -163,8 +151,7 @@ class FileFinished:
 FileEvent = TranscriptSegment | FileFinished
 
 
-@dataclass(frozen=True, slots=True)
-class Recognizer:
+class Recognizer(Struct, frozen=True):
     """A recogniser that can be named in a RecognitionConfig."""
 
     id: str

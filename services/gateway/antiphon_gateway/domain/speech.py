@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 ENCODINGS = ("pcm16", "wav", "mp3", "opus", "flac", "aac", "pcmu", "pcma")
 """Names of audio encodings between gateway and backends."""
 
 
-@dataclass(frozen=True, slots=True)
-class AudioFormat:
+class AudioFormat(Struct, frozen=True):
     """Encoding and sample rate of a stream of audio."""
 
     encoding: str
@@ -18,8 +17,7 @@ class AudioFormat:
     """Samples a second; 0 takes the backend's documented default."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechConfig:
+class SpeechConfig(Struct, frozen=True):
     """Configuration of a speech stream."""
 
     voice: str = ""
@@ -40,8 +38,7 @@ class SpeechConfig:
     """Seconds until the call's deadline; None sets none."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechReady:
+class SpeechReady(Struct, frozen=True):
     """The slot is taken; always the first event."""
 
     voice: str
@@ -53,8 +50,7 @@ class SpeechReady:
     """Seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class AudioChunk:
+class AudioChunk(Struct, frozen=True):
     """A run of audio in the output format."""
 
     data: bytes
@@ -62,8 +58,7 @@ class AudioChunk:
     sample_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechMark:
+class SpeechMark(Struct, frozen=True):
     """The input up to an offset has been spoken at a sample."""
 
     input_offset: int
@@ -71,16 +66,14 @@ class SpeechMark:
     sample: int
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechProgress:
+class SpeechProgress(Struct, frozen=True):
     """Still at work after a long silence."""
 
     elapsed: float
     """Seconds since the configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechFinished:
+class SpeechFinished(Struct, frozen=True):
     """The end of the stream; always the last event of a call that did not fail."""
 
     reason: str
@@ -94,8 +87,7 @@ class SpeechFinished:
 SpeechEvent = SpeechReady | AudioChunk | SpeechMark | SpeechProgress | SpeechFinished
 
 
-@dataclass(frozen=True, slots=True)
-class Voice:
+class Voice(Struct, frozen=True):
     """A voice that can be named in a SpeechConfig."""
 
     id: str

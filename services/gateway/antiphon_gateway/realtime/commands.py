@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from antiphon_gateway.domain.generation import ChatInput, Sampling
 from antiphon_gateway.domain.recognition import RecognitionConfig, TurnDetection
@@ -10,8 +10,7 @@ from antiphon_gateway.domain.speech import AudioFormat, SpeechConfig
 from antiphon_gateway.realtime.events import ServerEvent
 
 
-@dataclass(frozen=True, slots=True)
-class AudioTag:
+class AudioTag(Struct, frozen=True):
     """Marks a queued event as audio: it is dropped when its lane's generation has moved on."""
 
     response_id: str
@@ -23,24 +22,21 @@ class AudioTag:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Queue an event for the client; events leave in order."""
 
     event: ServerEvent
     audio: AudioTag | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SilenceLane:
+class SilenceLane(Struct, frozen=True):
     """Drop queued audio of a lane that is older than the generation."""
 
     lane: str
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRecognizer:
+class OpenRecognizer(Struct, frozen=True):
     """Replace the recogniser stream; events of streams before this epoch are stale."""
 
     epoch: int
@@ -51,29 +47,25 @@ class OpenRecognizer:
     """Seconds to wait before it is opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecognizeAudio:
+class RecognizeAudio(Struct, frozen=True):
     """Pass audio to the recogniser."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FlushRecognizer:
+class FlushRecognizer(Struct, frozen=True):
     """End the present utterance; its final carries the tag."""
 
     tag: str
 
 
-@dataclass(frozen=True, slots=True)
-class TuneRecognizer:
+class TuneRecognizer(Struct, frozen=True):
     """Change turn detection of the open stream."""
 
     detection: TurnDetection
 
 
-@dataclass(frozen=True, slots=True)
-class TranscribeItem:
+class TranscribeItem(Struct, frozen=True):
     """Recognise the audio of an item that the client created."""
 
     item_id: str
@@ -81,8 +73,7 @@ class TranscribeItem:
     audio: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsePlan:
+class ResponsePlan(Struct, frozen=True):
     """Everything one reply runs on: nothing in it changes while it runs."""
 
     response_id: str
@@ -95,22 +86,19 @@ class ResponsePlan:
     output_format: AudioFormat
 
 
-@dataclass(frozen=True, slots=True)
-class StartResponse:
+class StartResponse(Struct, frozen=True):
     """Run a reply; a second start of the same response is a retry with a shorter prompt."""
 
     plan: ResponsePlan
 
 
-@dataclass(frozen=True, slots=True)
-class StopResponse:
+class StopResponse(Struct, frozen=True):
     """End a reply's backend calls; nothing it reports later counts."""
 
     response_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True):
     """Close the socket after the queued events have been sent."""
 
     code: int

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from antiphon_gateway.domain.generation import Content, ImageContent, Message, Role, ToolCall
 from antiphon_gateway.realtime.conversation import Entry

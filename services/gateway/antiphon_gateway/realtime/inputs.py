@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from antiphon_gateway.domain.generation import Usage
 from antiphon_gateway.realtime.errors import BackendFailure, ProtocolError
 from antiphon_gateway.realtime.events import ClientEvent
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """The socket is accepted."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadFrame:
+class BadFrame(Struct, frozen=True):
     """A frame that is no client event."""
 
     error: ProtocolError
     event_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechBegan:
+class SpeechBegan(Struct, frozen=True):
     """The recogniser heard speech begin; ms from the stream's first sample."""
 
     epoch: int
@@ -31,8 +28,7 @@ class SpeechBegan:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechEnded:
+class SpeechEnded(Struct, frozen=True):
     """The recogniser heard speech end."""
 
     epoch: int
@@ -40,8 +36,7 @@ class SpeechEnded:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(Struct, frozen=True):
     """Text of an utterance that is over."""
 
     epoch: int
@@ -50,8 +45,7 @@ class Transcript:
     tag: str
 
 
-@dataclass(frozen=True, slots=True)
-class UtteranceFailed:
+class UtteranceFailed(Struct, frozen=True):
     """One utterance could not be recognised."""
 
     epoch: int
@@ -60,8 +54,7 @@ class UtteranceFailed:
     tag: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecognizerFailed:
+class RecognizerFailed(Struct, frozen=True):
     """The recogniser stream broke."""
 
     epoch: int
@@ -70,8 +63,7 @@ class RecognizerFailed:
     """It ended only because no audio came for long; the next audio opens another."""
 
 
-@dataclass(frozen=True, slots=True)
-class ItemTranscribed:
+class ItemTranscribed(Struct, frozen=True):
     """Audio of a created item was recognised, or not."""
 
     item_id: str
@@ -79,16 +71,14 @@ class ItemTranscribed:
     failure: BackendFailure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PromptAccepted:
+class PromptAccepted(Struct, frozen=True):
     """The language model took the prompt."""
 
     response_id: str
     prompt_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class TextProduced:
+class TextProduced(Struct, frozen=True):
     """Visible text of the reply."""
 
     response_id: str
@@ -96,8 +86,7 @@ class TextProduced:
     token_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class CallProduced:
+class CallProduced(Struct, frozen=True):
     """A piece of a tool call; name and id come in the first piece."""
 
     response_id: str
@@ -108,8 +97,7 @@ class CallProduced:
     token_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class TextEnded:
+class TextEnded(Struct, frozen=True):
     """The language model has finished; the voice may still speak."""
 
     response_id: str
@@ -118,8 +106,7 @@ class TextEnded:
     usage: Usage | None
 
 
-@dataclass(frozen=True, slots=True)
-class AudioProduced:
+class AudioProduced(Struct, frozen=True):
     """Audio of the reply in the output format."""
 
     response_id: str
@@ -127,8 +114,7 @@ class AudioProduced:
     sample_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class SpokenUpTo:
+class SpokenUpTo(Struct, frozen=True):
     """Characters of the reply that are spoken by a sample."""
 
     response_id: str
@@ -136,15 +122,13 @@ class SpokenUpTo:
     sample: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyEnded:
+class ReplyEnded(Struct, frozen=True):
     """All text and audio of the reply have been reported."""
 
     response_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyFailed:
+class ReplyFailed(Struct, frozen=True):
     """A backend failed."""
 
     response_id: str
@@ -155,8 +139,7 @@ class ReplyFailed:
     """Tokens of the refused prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class AudioSent:
+class AudioSent(Struct, frozen=True):
     """An audio event has left for the client."""
 
     response_id: str
@@ -164,13 +147,11 @@ class AudioSent:
     sample_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """Time has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(Struct, frozen=True):
     """The process is shutting down: finish the active response, then close."""
 
 

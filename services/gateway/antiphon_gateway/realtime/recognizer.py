@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 from antiphon_core.errors import AntiphonError
 from antiphon_core.logs import get_logger
+from msgspec.structs import replace
 
 from antiphon_gateway.clients import Backends, RecognitionStream
 from antiphon_gateway.domain import recognition

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace as replace_config
-
 from msgspec.structs import replace
 
 from antiphon_gateway.domain.recognition import RecognitionConfig, TurnMode
@@ -213,7 +211,7 @@ def transcribe(state: SessionState, item_id: str) -> None:
         _fail(state, item_id, failure)
         return
     state.pending[item_id] = PendingTranscript([], None, live=False)
-    config = replace_config(
+    config = replace(
         _recognition(state.config, BackendDetection(mode=TurnMode.NONE)),
         format=backend_format(entry.form),
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Self
+
+from msgspec.structs import replace
 
 from antiphon_gateway.clients import GenerationStream, LlmClient
 from antiphon_gateway.domain.generation import (
