@@ -16,6 +16,7 @@ OPERATIONS = (
     "gelu_tanh_mul",
     "pack",
     "paged_attention",
+    "philox",
     "quant_linear",
     "rms_norm",
     "rope",

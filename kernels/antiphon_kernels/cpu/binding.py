@@ -9,102 +9,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import c_uint32
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from antiphon_kernels.cpu import build
+from antiphon_kernels.cpu.signatures import FORMAT_NUMBERS, SIGNATURES, Attention, Weight
 
 if TYPE_CHECKING:
     from antiphon_kernels.cpu.program import Recorder
     from antiphon_kernels.quant_linear.packed import PackedWeight
-
-FORMAT_NUMBERS = {
-    kind: number
-    for number, kind in enumerate(
-        ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
-    )
-}
-"""As in formats.h."""
-
-
-class _Weight(Structure):
-    _fields_ = (
-        ("codes", c_void_p),
-        ("high_bits", c_void_p),
-        ("scales", c_void_p),
-        ("mins", c_void_p),
-        ("rows", c_int64),
-        ("columns", c_int64),
-        ("format", c_int32),
-    )
-
-
-class _Attention(Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("q", "k_cache", "v_cache", "out", "block_table")),
-        *(
-            (name, c_int64)
-            for name in (
-                "q_row", "q_head", "table_width", "block_tokens", "heads", "kv_heads", "group",
-                "dim", "window",
-            )
-        ),
-        ("scale", c_float),
-        ("softcap", c_float),
-    )  # fmt: skip
-
-
-_POINTER_AND_STRIDE = (c_void_p, c_int64)
-_POINTER_AND_STRIDES = (c_void_p, c_int64, c_int64)
-_ROTATED = (*_POINTER_AND_STRIDES, c_int64)
-_NORM = (c_void_p, c_float, c_float)
-_SIGNATURES = {
-    "quant_linear": (
-        c_int,
-        (POINTER(_Weight), *_POINTER_AND_STRIDE, c_int64, c_void_p, *_POINTER_AND_STRIDE, c_int),
-    ),
-    "pack": (c_int, (c_void_p, POINTER(_Weight), c_int)),
-    "gather_rows": (c_int, (POINTER(_Weight), *_POINTER_AND_STRIDE, c_void_p, c_int)),
-    "rms_norm": (
-        None,
-        (*_POINTER_AND_STRIDES, *_NORM, *_POINTER_AND_STRIDES, c_int64, c_int64, c_int64, c_int),
-    ),
-    "add_rms_norm": (
-        None,
-        (
-            *_POINTER_AND_STRIDE, *_POINTER_AND_STRIDE, *_NORM,
-            c_void_p, c_void_p, c_int64, c_int64, c_int,
-        ),
-    ),
-    "rope": (
-        c_int,
-        (
-            *_ROTATED, *_ROTATED, c_void_p, c_void_p, c_void_p,
-            c_int64, c_int64, c_int64, c_int,
-        ),
-    ),
-    "gated_activation": (
-        None,
-        (
-            *_POINTER_AND_STRIDE, *_POINTER_AND_STRIDE, *_POINTER_AND_STRIDE,
-            c_int64, c_int64, c_int, c_int,
-        ),
-    ),
-    "store_kv": (
-        c_int,
-        (
-            *_POINTER_AND_STRIDES, *_POINTER_AND_STRIDES, c_void_p, c_void_p, c_void_p,
-            c_int64, c_int64, c_int64, c_int64, c_int64,
-        ),
-    ),
-    "paged_attention": (
-        c_int,
-        (POINTER(_Attention), c_void_p, c_void_p, c_int64, c_int64, c_int),
-    ),
-    "run_program": (c_int64, (c_void_p, c_int64)),
-}  # fmt: skip
 
 
 class Native:
@@ -120,7 +36,7 @@ class Native:
         self.threads = threads
         library = ctypes.CDLL(str(build.library_path(isa)))
         self._functions: dict[str, Callable[..., int]] = {}
-        for name, (result, arguments) in _SIGNATURES.items():
+        for name, (result, arguments) in SIGNATURES.items():
             function = getattr(library, f"antiphon_{name}")
             function.restype, function.argtypes = result, arguments
             self._functions[name] = function
@@ -141,7 +57,7 @@ class Native:
 
     def _call(self, name: str, *arguments: Any) -> int:
         if self._recorder is not None:
-            self._recorder.add(name, _SIGNATURES[name][1], arguments)
+            self._recorder.add(name, SIGNATURES[name][1], arguments)
         return self._functions[name](*arguments)
 
     def quant_linear(
@@ -340,7 +256,7 @@ class Native:
     ) -> None:
         _require_rows("q", q)
         heads, kv_heads = q.shape[1], k_cache.shape[1]
-        call = _Attention(
+        call = Attention(
             q.data_ptr(),
             k_cache.data_ptr(),
             v_cache.data_ptr(),
@@ -377,17 +293,22 @@ class Native:
                 )
             )
 
+    def philox(self, key: int, rest: tuple[int, int, int], words: np.ndarray) -> None:
+        self._call(
+            "philox", key, (c_uint32 * 3)(*rest), words.ctypes.data, len(words), self.threads
+        )
+
 
 def _require_rows(name: str, tensor: torch.Tensor) -> None:
     if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
         raise ValueError(f"the last axis of {name} must be contiguous")
 
 
-def _described(weight: PackedWeight) -> _Weight:
+def _described(weight: PackedWeight) -> Weight:
     """The weight's record, made once: its tensors never move."""
     record = weight.native
     if record is None:
         pointers = [None if part is None else part.data_ptr() for part in weight.parts]
-        record = _Weight(*pointers, *weight.shape, FORMAT_NUMBERS[weight.kind])
+        record = Weight(*pointers, *weight.shape, FORMAT_NUMBERS[weight.kind])
         weight.native = record
     return record

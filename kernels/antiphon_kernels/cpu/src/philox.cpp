@@ -8,21 +8,21 @@ namespace antiphon {
 namespace {
 
 constexpr int kRounds = 10;
-constexpr int kLanes = 16;
+constexpr int kSideBySide = 16;
 constexpr int64_t kSpan = 512;  // Counters handed to a thread at a time.
 
-// kLanes counters side by side, so that the compiler keeps each word in vector registers.
+// kSideBySide counters side by side, so that the compiler keeps each word in vector registers.
 void words_of(uint32_t first, const uint32_t* rest, uint32_t key0, uint32_t key1,
-              uint32_t (*out)[kLanes]) {
-  uint32_t x0[kLanes], x1[kLanes], x2[kLanes], x3[kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) {
+              uint32_t (*out)[kSideBySide]) {
+  uint32_t x0[kSideBySide], x1[kSideBySide], x2[kSideBySide], x3[kSideBySide];
+  for (int lane = 0; lane < kSideBySide; ++lane) {
     x0[lane] = first + static_cast<uint32_t>(lane);
     x1[lane] = rest[0];
     x2[lane] = rest[1];
     x3[lane] = rest[2];
   }
   for (int round = 0; round < kRounds; ++round) {
-    for (int lane = 0; lane < kLanes; ++lane) {
+    for (int lane = 0; lane < kSideBySide; ++lane) {
       const uint64_t low0 = static_cast<uint64_t>(x0[lane]) * 0xD2511F53u;
       const uint64_t low1 = static_cast<uint64_t>(x2[lane]) * 0xCD9E8D57u;
       x0[lane] = static_cast<uint32_t>(low1 >> 32) ^ x1[lane] ^ key0;
@@ -33,7 +33,7 @@ void words_of(uint32_t first, const uint32_t* rest, uint32_t key0, uint32_t key1
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
-  for (int lane = 0; lane < kLanes; ++lane) {
+  for (int lane = 0; lane < kSideBySide; ++lane) {
     out[0][lane] = x0[lane];
     out[1][lane] = x1[lane];
     out[2][lane] = x2[lane];
@@ -51,10 +51,10 @@ ANTIPHON_EXPORT void antiphon_philox(uint64_t key, const uint32_t* rest, uint32_
   const int64_t spans = (blocks + kSpan - 1) / kSpan;
   parallel_for(spans < 2 ? 1 : threads, spans, [=](int64_t span) {
     const int64_t end = (span + 1) * kSpan < blocks ? (span + 1) * kSpan : blocks;
-    uint32_t tile[4][kLanes];
-    for (int64_t first = span * kSpan; first < end; first += kLanes) {
+    uint32_t tile[4][kSideBySide];
+    for (int64_t first = span * kSpan; first < end; first += kSideBySide) {
       words_of(static_cast<uint32_t>(first), rest, key0, key1, tile);
-      for (int64_t block = first; block < first + kLanes && block < end; ++block)
+      for (int64_t block = first; block < first + kSideBySide && block < end; ++block)
         for (int word = 0; word < 4; ++word) words[block * 4 + word] = tile[word][block - first];
     }
   });

@@ -12,14 +12,8 @@ from enum import IntEnum
 
 import numpy as np
 import torch
+from antiphon_kernels.philox import philox_blocks, philox_words
 
-_MASK = np.uint64(0xFFFFFFFF)
-_SHIFT = np.uint64(32)
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
-_ROUNDS = 10
-_CHUNK = 8192
-"""Counters per pass over a whole vocabulary: the working set stays in the cache."""
 _LARGEST_UNIFORM = 1.0 - 2.0**-24
 
 
@@ -51,29 +45,6 @@ class NoiseKey:
     """Absolute position of the token being drawn, prompt included."""
     choice: int = 0
     noise_class: NoiseClass = NoiseClass.TARGET
-
-
-def philox_words(counters: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Philox4x32-10 of N counters: uint64 (4, N) and keys (2, N) or (2, 1), all below 2**32.
-
-    Returns the words, uint64 (4, N) with values below 2**32.
-    """
-    x0, x1, x2, x3 = (counters[lane].copy() for lane in range(4))
-    key0, key1 = keys[0], keys[1]
-    for _ in range(_ROUNDS):
-        low0, low1 = x0 * _MULTIPLIERS[0], x2 * _MULTIPLIERS[1]
-        np.right_shift(low1, _SHIFT, out=x0)
-        np.right_shift(low0, _SHIFT, out=x2)
-        x0 ^= x1
-        x0 ^= key0
-        x2 ^= x3
-        x2 ^= key1
-        x1, x3 = low1, low0
-        x1 &= _MASK
-        x3 &= _MASK
-        key0 = (key0 + _WEYL[0]) & _MASK
-        key1 = (key1 + _WEYL[1]) & _MASK
-    return np.stack((x0, x1, x2, x3))
 
 
 def gumbel_of_words(words: np.ndarray) -> np.ndarray:
@@ -110,15 +81,7 @@ def gumbel_noise(groups: Sequence[tuple[NoiseKey, np.ndarray]]) -> list[np.ndarr
 
 def gumbel_noise_all(source: NoiseKey, vocabulary: int) -> np.ndarray:
     """Noise, fp32 (vocabulary), of every token id; all four words of a counter are used."""
-    blocks = -(-vocabulary // 4)
-    noise = np.empty((blocks, 4), dtype=np.float32)
-    keys = np.array([[source.key & 0xFFFFFFFF], [source.key >> 32]], dtype=np.uint64)
-    for start in range(0, blocks, _CHUNK):
-        end = min(start + _CHUNK, blocks)
-        counters = np.empty((4, end - start), dtype=np.uint64)
-        counters[0] = np.arange(start, end, dtype=np.uint64)
-        counters[1], counters[2] = source.position, int(source.noise_class)
-        counters[3] = source.choice
-        words = np.ascontiguousarray(philox_words(counters, keys).T)
-        noise[start:end] = gumbel_of_words(words)
-    return noise.reshape(-1)[:vocabulary]
+    words = philox_blocks(
+        source.key, -(-vocabulary // 4), (source.position, int(source.noise_class), source.choice)
+    )
+    return gumbel_of_words(words.reshape(-1)[:vocabulary])
