@@ -19,8 +19,8 @@ _COMMON = (
     ("grpc.keepalive_time_ms", _PING_INTERVAL_MS),
     ("grpc.keepalive_timeout_ms", _PING_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
-    # The estimator of the link's bandwidth sends a ping for nearly every message of a stream of
-    # tokens, which costs both ends more than the message; a fixed window serves our links.
+    # The estimator of the link's bandwidth answers traffic with pings of its own, also between
+    # small messages such as tokens; a fixed window serves our links.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", _STREAM_WINDOW),
 )
