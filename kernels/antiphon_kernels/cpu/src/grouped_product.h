@@ -75,7 +75,6 @@ inline Input prepare(const float* x, int64_t stride, int64_t rows, int64_t colum
 template <typename Decoder>
 struct Decoded {
   static constexpr int kGroup = Decoder::kGroup;
-  static constexpr int kUnit = 1;
   static constexpr bool kSumsInput = Decoder::kSumsInput;
 
   const Decoder& decoder;
@@ -97,10 +96,55 @@ struct Decoded {
   Floats finish(int64_t group, int lane, Floats sum, float input_sum, Floats total) const {
     return decoder.finish(group, lane, sum, input_sum, total);
   }
-  template <int Vectors, typename Use>
-  void decode(int64_t group, int unit, int lane, Use use) const {
-    const float* from = codes + ((group - begin) * kGroup + unit) * kPanel + lane;
-    for (int v = 0; v < Vectors; ++v) use(0, v, load(from + v * kLanes));
+  // One group's part of the product. Weights are loaded once for all rows, and one input value
+  // is live at a time: the sums take nearly all registers.
+  template <int Rows, int Vectors>
+  void add(int64_t group, int lane, const float* x, int64_t x_stride,
+           Floats (&sums)[Rows][Vectors]) const {
+    const float* from = codes + (group - begin) * kGroup * kPanel + lane;
+#pragma GCC unroll 2
+    for (int k = 0; k < kGroup; ++k) {
+      Floats weights[Vectors];
+      for (int v = 0; v < Vectors; ++v) weights[v] = load(from + k * kPanel + v * kLanes);
+      for (int r = 0; r < Rows; ++r) {
+        const Floats value = broadcast(x[r * x_stride + k]);
+        for (int v = 0; v < Vectors; ++v) sums[r][v] = fma(value, weights[v], sums[r][v]);
+      }
+    }
+  }
+};
+
+// Groups of a panel that are decoded in registers, for few rows.
+template <typename Decoder>
+struct Direct {
+  static constexpr int kGroup = Decoder::kGroup;
+  static constexpr int kUnit = Decoder::kUnit;
+  static constexpr bool kSumsInput = Decoder::kSumsInput;
+
+  const Decoder& decoder;
+
+  void prefetch(int64_t group) const { decoder.prefetch(group); }
+  static Floats start(Floats total, float input_sum) { return Decoder::start(total, input_sum); }
+  Floats finish(int64_t group, int lane, Floats sum, float input_sum, Floats total) const {
+    return decoder.finish(group, lane, sum, input_sum, total);
+  }
+  template <int Rows, int Vectors>
+  void add(int64_t group, int lane, const float* x, int64_t x_stride,
+           Floats (&sums)[Rows][Vectors]) const {
+    const auto add_unit = [&](int unit) {
+      decoder.template decode<Vectors>(group, unit, lane, [&](int k, int v, Floats code) {
+        for (int r = 0; r < Rows; ++r)
+          sums[r][v] = fma(broadcast(x[r * x_stride + unit * kUnit + k]), code, sums[r][v]);
+      });
+    };
+    if constexpr (Rows * kUnit <= 8) {
+#pragma GCC unroll 4
+      for (int unit = 0; unit < kGroup / kUnit; ++unit) add_unit(unit);
+    } else {
+      // Long enough as it is, for the processor and for the compiler.
+#pragma GCC unroll 1
+      for (int unit = 0; unit < kGroup / kUnit; ++unit) add_unit(unit);
+    }
   }
 };
 
@@ -121,21 +165,7 @@ inline void grouped_tile(const Source& source, const Input& input, int64_t begin
     for (int r = 0; r < Rows; ++r)
       for (int v = 0; v < Vectors; ++v) sums[r][v] = Source::start(totals[r][v], input_sums[r]);
     const float* x = input.values + group * Source::kGroup;
-    const auto add_unit = [&](int unit) {
-      source.template decode<Vectors>(group, unit, lane, [&](int k, int v, Floats code) {
-        for (int r = 0; r < Rows; ++r)
-          sums[r][v] = fma(broadcast(x[r * input.stride + unit * Source::kUnit + k]), code,
-                           sums[r][v]);
-      });
-    };
-    if constexpr (Rows * Source::kUnit <= 8) {
-#pragma GCC unroll 4
-      for (int unit = 0; unit < Source::kGroup / Source::kUnit; ++unit) add_unit(unit);
-    } else {
-      // Long enough as it is, for the processor and for the compiler.
-#pragma GCC unroll 1
-      for (int unit = 0; unit < Source::kGroup / Source::kUnit; ++unit) add_unit(unit);
-    }
+    source.template add<Rows, Vectors>(group, lane, x, input.stride, sums);
     for (int r = 0; r < Rows; ++r)
       for (int v = 0; v < Vectors; ++v)
         totals[r][v] = source.finish(group, lane + v * kLanes, sums[r][v], input_sums[r],

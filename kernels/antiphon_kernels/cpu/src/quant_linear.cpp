@@ -37,7 +37,7 @@ template <typename Decoder>
 void few_rows(const Product& call, int64_t panel) {
   alignas(64) float results[kDirectRows * kPanel];
   const Decoder decoder(*call.weight, panel);
-  product_of_height<1, kDirectRows>(call.rows, decoder, call.input, 0,
+  product_of_height<1, kDirectRows>(call.rows, Direct<Decoder>{decoder}, call.input, 0,
                                     call.weight->columns / Decoder::kGroup, results, kPanel,
                                     false);
   for (int64_t row = 0; row < call.rows; ++row)
