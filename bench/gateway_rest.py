@@ -59,9 +59,7 @@ async def serve_backend(port: int) -> None:
     """The backend process."""
     lifecycle = Lifecycle()
     node = NodeAdminServicer(lifecycle, lambda: ServerInfo("llm", "bench"))
-    server = RpcServer(
-        service="llm", bind=f"127.0.0.1:{port}", lifecycle=lifecycle, node=node
-    )
+    server = RpcServer(service="llm", bind=f"127.0.0.1:{port}", lifecycle=lifecycle, node=node)
     add = llm_service_pb2_grpc.add_LlmServiceServicer_to_server
     server.add(add, InstantLlm(), "antiphon.llm.v1.LlmService")
     await server.start()

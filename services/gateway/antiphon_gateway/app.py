@@ -27,9 +27,7 @@ class Gateway:
         verifier: API keys; the realtime endpoint verifies with it before the upgrade.
     """
 
-    def __init__(
-        self, settings: GatewaySettings, backends: Backends, lifecycle: Lifecycle
-    ) -> None:
+    def __init__(self, settings: GatewaySettings, backends: Backends, lifecycle: Lifecycle) -> None:
         self.settings = settings
         self.backends = backends
         self.lifecycle = lifecycle

@@ -35,9 +35,7 @@ class KeyVerifier:
         if not self._digests:
             return ""
         if not token:
-            raise Unauthenticated(
-                "an API key is required: send 'Authorization: Bearer <key>'"
-            )
+            raise Unauthenticated("an API key is required: send 'Authorization: Bearer <key>'")
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         # Every digest is compared, so that the time does not tell which one is near.
         matches = [hmac.compare_digest(digest, known) for known in self._digests]

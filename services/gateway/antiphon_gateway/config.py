@@ -37,9 +37,7 @@ class Limits(Settings):
     header_bytes: int = setting(16 * 1024, doc="Largest request head in bytes.", ge=1024)
     json_bytes: int = setting(32 * 1024 * 1024, doc="Largest JSON body in bytes.", ge=1024)
     json_depth: int = setting(64, doc="Deepest nesting of a JSON body.", ge=8)
-    upload_bytes: int = setting(
-        25 * 1024 * 1024, doc="Largest audio upload in bytes.", ge=1024
-    )
+    upload_bytes: int = setting(25 * 1024 * 1024, doc="Largest audio upload in bytes.", ge=1024)
     speech_characters: int = setting(4096, doc="Longest text of one speech request.", ge=1)
     body_idle_seconds: float = setting(
         10.0, doc="A body that brings nothing for so long is refused.", gt=0

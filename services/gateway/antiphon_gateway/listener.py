@@ -107,13 +107,11 @@ class HttpListener:
             problem = (
                 f"port {self._port} on {self._host} is already in use"
                 if error.errno == errno.EADDRINUSE
-                else f"cannot listen on {self._host}:{self._port}: "
-                f"{os.strerror(error.errno or 0)}"
+                else f"cannot listen on {self._host}:{self._port}: {os.strerror(error.errno or 0)}"
             )
             flag = self._setting.replace("_", "-")
             raise FailedPrecondition(
-                f"{problem}; choose another with --{flag} or the key {self._setting} "
-                "in [gateway]",
+                f"{problem}; choose another with --{flag} or the key {self._setting} in [gateway]",
                 field=self._setting,
             ) from None
         listening.setblocking(False)

@@ -34,9 +34,7 @@ class Form:
     file: UploadedFile | None = None
 
 
-async def read_form(
-    chunks: AsyncIterator[bytes], content_type: bytes, file_field: str
-) -> Form:
+async def read_form(chunks: AsyncIterator[bytes], content_type: bytes, file_field: str) -> Form:
     """Parses a multipart/form-data body.
 
     Args:
@@ -120,9 +118,7 @@ class _Collector:
         self._target = bytearray()
         if self._is_file:
             if self.form.file is not None:
-                raise InvalidArgument(
-                    f"{self._file_field} was sent twice", field=self._file_field
-                )
+                raise InvalidArgument(f"{self._file_field} was sent twice", field=self._file_field)
             content_type = self._headers.get(b"content-type", b"").decode("latin-1")
             name = options[b"filename"].decode("utf-8", "replace")
             self.form.file = UploadedFile(name, content_type, self._target)

@@ -56,9 +56,7 @@ def resolve_voice(name: str, voices: Sequence[Voice], aliases: Mapping[str, str]
     )
 
 
-def resolve_speech_model(
-    name: str, voices: Sequence[Voice], aliases: Mapping[str, str]
-) -> str:
+def resolve_speech_model(name: str, voices: Sequence[Voice], aliases: Mapping[str, str]) -> str:
     """The id of the speech model; empty leaves the choice to the voice.
 
     Raises:

@@ -58,9 +58,7 @@ CASES: dict[str, tuple[str, dict, LlmScript]] = {
     "chat_stream_failure": (
         "/v1/chat/completions",
         {**CHAT, "stream": True},
-        LlmScript(
-            fail_after_words=1, failure=Unavailable("the engine died", reason="WORKER_DIED")
-        ),
+        LlmScript(fail_after_words=1, failure=Unavailable("the engine died", reason="WORKER_DIED")),
     ),
     "chat_refusal": ("/v1/chat/completions", {**CHAT, "temperature": "hot", "x": 1}, LlmScript()),
     "completion_scored": (

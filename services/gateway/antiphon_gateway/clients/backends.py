@@ -128,9 +128,7 @@ class LlmClient:
     ) -> Tokenized:
         """Renders and tokenises exactly as a generation would."""
         backend = self.pool.choose(model)
-        return await backend.tokenize(
-            source, model=model, omit_special_tokens=omit_special_tokens
-        )
+        return await backend.tokenize(source, model=model, omit_special_tokens=omit_special_tokens)
 
     async def detokenize(self, ids: Sequence[int], *, model: str) -> str:
         """The text of token ids."""
@@ -252,9 +250,7 @@ class Backends:
             recogniser.list_recognizers,
         )
         self.llm = LlmClient(llm, settings.default_model)
-        self.vocoder = VocoderClient(
-            vocoder, settings.voice_aliases, settings.speech_model_aliases
-        )
+        self.vocoder = VocoderClient(vocoder, settings.voice_aliases, settings.speech_model_aliases)
         self.recognition = RecognizerClient(recognition, settings.recognition_model_aliases)
 
     async def __aenter__(self) -> Self:

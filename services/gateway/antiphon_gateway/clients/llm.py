@@ -77,4 +77,3 @@ class LlmBackend:
             self._stub.ListModels(llm_service_pb2.ListModelsRequest(), timeout=2.0)
         )
         return tuple(convert.model_from_proto(model) for model in response.models)
-

@@ -38,4 +38,3 @@ def seconds(duration: Duration) -> float:
 def milliseconds_to_duration(value: int) -> Duration:
     """A duration of so many milliseconds."""
     return Duration(seconds=value // 1000, nanos=value % 1000 * 1_000_000)
-

@@ -11,9 +11,7 @@ from antiphon_gateway.convert.common import audio_format_to_proto, seconds
 from antiphon_gateway.domain import catalog, generation
 from antiphon_gateway.domain.speech import AudioFormat
 
-_ROLES = {
-    role: chat_pb2.ChatRole.Value(f"CHAT_ROLE_{role.name}") for role in generation.Role
-}
+_ROLES = {role: chat_pb2.ChatRole.Value(f"CHAT_ROLE_{role.name}") for role in generation.Role}
 _FINISH_REASONS = {
     generate_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}"): reason
     for reason in generation.FinishReason

@@ -95,14 +95,10 @@ def live_response_to_event(
         return _final(message.final)
     if kind == "error":
         error = message.error
-        return recognition.UtteranceError(
-            error.utterance, from_status(error.status), error.tag
-        )
+        return recognition.UtteranceError(error.utterance, from_status(error.status), error.tag)
     if kind == "ready":
         ready = message.ready
-        return recognition.RecognitionReady(
-            ready.model, ready.detector, ready.detector_fallback
-        )
+        return recognition.RecognitionReady(ready.model, ready.detector, ready.detector_fallback)
     if kind == "finished":
         finished = message.finished
         return recognition.RecognitionFinished(

@@ -218,9 +218,7 @@ class ChatRequest(Struct):
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
     thinking_token_budget: CountOrZero | None = None
-    tool_choice: (
-        Literal["none", "auto", "required"] | NamedTool | AllowedToolsChoice | None
-    ) = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedToolsChoice | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     top_k: TopK | None = None
     top_logprobs: Logprobs | None = None

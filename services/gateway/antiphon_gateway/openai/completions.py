@@ -247,9 +247,7 @@ class CompletionFrames:
 
     def _split(self, choice: int) -> tuple[bytes, bytes]:
         counts, self._counts = self._counts, False
-        before, mark, after = self.frame(CompletionChoice("\x00", choice)).partition(
-            encode("\x00")
-        )
+        before, mark, after = self.frame(CompletionChoice("\x00", choice)).partition(encode("\x00"))
         self._counts = counts
         assert mark
         return before, after

@@ -17,9 +17,7 @@ EmbeddingItem = str | TokenId | Annotated[list[TokenId], Meta(min_length=1)]
 class EmbeddingRequest(Struct):
     """POST /v1/embeddings; null is the same as absent."""
 
-    input: str | Annotated[
-        list[EmbeddingItem], Meta(min_length=1, max_length=MAX_EMBEDDING_INPUTS)
-    ]
+    input: str | Annotated[list[EmbeddingItem], Meta(min_length=1, max_length=MAX_EMBEDDING_INPUTS)]
     model: str | None = None
     dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
     encoding_format: Literal["float", "base64"] | None = None

@@ -72,9 +72,7 @@ def _report(request: ChatRequest) -> StreamReport:
     )
 
 
-def _frames(
-    request: ChatRequest, accepted: Accepted, choice_count: int
-) -> output.ChatFrames:
+def _frames(request: ChatRequest, accepted: Accepted, choice_count: int) -> output.ChatFrames:
     options = request.stream_options
     return output.ChatFrames(
         completion_id=new_id("chatcmpl"),

@@ -197,9 +197,7 @@ async def _completed(
         _choice(request, index, choice, accepted[index // per_prompt], echoes[index // per_prompt])
         for index, choice in enumerate(collected.choices)
     ]
-    completion = _completion(
-        request, accepted[0], choices, usage_of(collected.completed.usage)
-    )
+    completion = _completion(request, accepted[0], choices, usage_of(collected.completed.usage))
     if request.return_timing:
         completion.timing = timing_of(total_timings([collected.completed]))
     return completion

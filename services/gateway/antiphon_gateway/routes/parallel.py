@@ -70,8 +70,7 @@ class Generations:
             return
         queue: asyncio.Queue[GenerateEvent | Exception] = asyncio.Queue(maxsize=64)
         tasks = [
-            asyncio.create_task(self._forward(index, queue))
-            for index in range(len(self._streams))
+            asyncio.create_task(self._forward(index, queue)) for index in range(len(self._streams))
         ]
         completed: list[Completed] = []
         try:
@@ -88,9 +87,7 @@ class Generations:
                 task.cancel()
         yield Completed(total_usage(completed), total_timings(completed))
 
-    async def _forward(
-        self, index: int, queue: asyncio.Queue[GenerateEvent | Exception]
-    ) -> None:
+    async def _forward(self, index: int, queue: asyncio.Queue[GenerateEvent | Exception]) -> None:
         offset = index * self._requests[index].choice_count
         try:
             async for event in self._streams[index]:

@@ -41,7 +41,7 @@ def spoken_options(request: ChatRequest, backends: Backends) -> SpokenOptions | 
         return None
     if request.audio is None:
         raise InvalidArgument(
-            "audio is required with modalities [\"text\", \"audio\"]",
+            'audio is required with modalities ["text", "audio"]',
             reason="MISSING_FIELD",
             field="audio",
         )
@@ -64,9 +64,7 @@ def spoken_options(request: ChatRequest, backends: Backends) -> SpokenOptions | 
     )
 
 
-async def speak_answers(
-    completion: Completion, options: SpokenOptions, backends: Backends
-) -> None:
+async def speak_answers(completion: Completion, options: SpokenOptions, backends: Backends) -> None:
     """Moves the text of every answer into its audio.
 
     Raises:

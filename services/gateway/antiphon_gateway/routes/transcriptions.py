@@ -59,9 +59,7 @@ class Transcriptions:
         )
         upload = await read_form(chunks, header(scope, b"content-type"), "file")
         policies, endpoint = (
-            (TRANSLATION, "translations")
-            if self._translate
-            else (TRANSCRIPTION, "transcriptions")
+            (TRANSLATION, "translations") if self._translate else (TRANSCRIPTION, "transcriptions")
         )
         headers = _apply_policies(upload, policies, endpoint, gateway.settings.strict_fields)
         form = form_of({name: upload.fields[name] for name in upload.fields if name != "file"})
@@ -121,9 +119,7 @@ def _require_translation(model: str, backends: Backends) -> None:
 def _apply_policies(
     upload: Form, policies: Policies, endpoint: str, strict_fields: bool
 ) -> list[tuple[bytes, bytes]]:
-    given = {
-        name.partition("[")[0]: values[-1].encode() for name, values in upload.fields.items()
-    }
+    given = {name.partition("[")[0]: values[-1].encode() for name, values in upload.fields.items()}
     return apply_policies(given, policies, endpoint=endpoint, strict_fields=strict_fields)
 
 
