@@ -36,6 +36,7 @@ class Calls:
     traceparents: list[str] = field(default_factory=list)
     running: int = 0
     cancelled_at: list[float] = field(default_factory=list)
+    """Calls that were cancelled, in a wait or (GeneratorExit) at a yield."""
 
     def begin(self, request: object) -> None:
         self.requests.append(request)
@@ -91,7 +92,7 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
         try:
             async for response in self._answer(request, self.script):
                 yield response
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             self.calls.cancelled_at.append(time.monotonic())
             raise
         finally:
@@ -247,7 +248,7 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
             )
             finished.audio_duration.FromMilliseconds(sample * 1000 // 24_000)
             yield voc.StreamSpeechResponse(finished=finished)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             self.calls.cancelled_at.append(time.monotonic())
             raise
         finally:
@@ -320,7 +321,7 @@ class FakeRecognition(recognition_service_pb2_grpc.RecognitionServiceServicer):
             )
             finished.audio_duration.FromMilliseconds(2500)
             yield rec.RecognizeResponse(finished=finished)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             self.calls.cancelled_at.append(time.monotonic())
             raise
         finally:

@@ -91,12 +91,8 @@ async def assert_freed(bench: GatewayBench, writer: asyncio.StreamWriter) -> Non
     await until(lambda: calls_running(bench) == 0)
     assert time.monotonic() - closed_at < FREED_SECONDS
     fakes = bench.fakes
-    cancelled = [
-        *fakes.llm.calls.cancelled_at,
-        *fakes.vocoder.calls.cancelled_at,
-        *fakes.recognition.calls.cancelled_at,
-    ]
-    assert cancelled
+    calls = (fakes.llm.calls, fakes.vocoder.calls, fakes.recognition.calls)
+    assert any(call.cancelled_at for call in calls)
     await until(lambda: bench.gateway.active_requests == 0)
 
 

@@ -24,10 +24,10 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^config\.output_format\.sample_rate_hz$", "sample_rate"),
         (r"^config\.output_format\b.*", "response_format"),
         (r"^config\.", ""),
-        (r"^audio$", "file"),
     )
 )
 _TEXT_PARAMS = {"/v1/audio/speech": "input"}
+_UPLOAD_ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations")
 
 
 def request_param(field: str, route: str) -> str:
@@ -41,4 +41,4 @@ def request_param(field: str, route: str) -> str:
         return _TEXT_PARAMS.get(route, "prompt")
     for pattern, replacement in _RULES:
         field = pattern.sub(replacement, field)
-    return field
+    return "file" if field == "audio" and route in _UPLOAD_ROUTES else field
