@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import os
 import sys
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from antiphon_core.config import BOOT_REFUSED
+from antiphon_core.ipc.supervision import RestartBudget
 
 RESTART_WINDOW_S = 600.0
 _CHILD = Path(__file__).with_name("child.py")
@@ -40,9 +39,8 @@ class ServiceProcess:
         self.command = tuple(command)
         self.log_path = log_path
         self.restarts = 0
-        self._restart_limit = restart_limit
+        self._budget = RestartBudget(restart_limit, RESTART_WINDOW_S)
         self._on_exit = on_exit
-        self._deaths: deque[float] = deque()
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
@@ -98,11 +96,7 @@ class ServiceProcess:
             code = await self._process.wait()
             if self._stopping:
                 return
-            now = time.monotonic()
-            self._deaths.append(now)
-            while self._deaths and now - self._deaths[0] > RESTART_WINDOW_S:
-                self._deaths.popleft()
-            restart = code != BOOT_REFUSED and len(self._deaths) <= self._restart_limit
+            restart = code != BOOT_REFUSED and self._budget.take()
             self._on_exit(self.name, code, restart)
             if not restart:
                 return

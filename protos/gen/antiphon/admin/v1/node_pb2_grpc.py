@@ -89,7 +89,8 @@ class NodeAdminServiceServicer:
     """
 
     def WatchStatus(self, request, context):
-        """Streams the status: at once, on each change, at least once a second, and every 100 ms under load.
+        """Streams the status: at once, on each change, at least once a second, and within 100 ms
+        of a change of load.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
