@@ -5,7 +5,7 @@ MEMBERS := protos libs/core libs/nn libs/cli kernels services/llm services/vocod
 EDITABLE := $(foreach member,$(MEMBERS),-e ./$(member))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bench-kernels-cpu clean
+.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bench-kernels-cpu bench-gateway clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -43,6 +43,9 @@ bars-demo: setup-dev ## measure the demo's claims on this machine, one BAR line 
 
 bench-kernels-cpu: setup-dev ## CPU kernels against torch
 	$(BIN)/python bench/kernels_cpu.py
+
+bench-gateway: setup-dev ## the gateway alone over fake backends: added latency, chunks a second
+	$(BIN)/python -m bench.gateway_rest
 
 clean: ## remove the virtual environment and generated files
 	rm -rf .venv artifacts run
