@@ -90,6 +90,10 @@ class Fleet:
         services = {replica.service for replica in self.replicas}
         return services == {replica.service for replica in self.replicas if replica.ready}
 
+    def metrics_documents(self) -> list[tuple[str, str, bytes]]:
+        """(service, replica id, OpenMetrics text) of each replica, as last read."""
+        return [(replica.service, replica.id, replica.metrics) for replica in self.replicas]
+
     async def start(self) -> None:
         """Begins to watch."""
         for replica in self.replicas:

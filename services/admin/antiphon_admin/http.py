@@ -24,8 +24,8 @@ def make_app(fleet: Fleet, lifecycle: Lifecycle) -> Starlette:
     """The ASGI application; every answer comes from the fleet's memory."""
 
     async def metrics(request: Request) -> Response:
-        documents = [(r.service, r.id, r.metrics) for r in fleet.replicas]
-        return Response(await asyncio.to_thread(merge, documents), media_type=CONTENT_TYPE)
+        text = await asyncio.to_thread(merge, fleet.metrics_documents())
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def health(request: Request) -> Response:
         return JSONResponse({"live": lifecycle.is_live}, 200 if lifecycle.is_live else 503)

@@ -82,8 +82,8 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         self, request: pb.GetFleetMetricsRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetFleetMetricsResponse:
         """See the proto."""
-        documents = [(r.service, r.id, r.metrics) for r in self._fleet.replicas]
-        return pb.GetFleetMetricsResponse(text=await asyncio.to_thread(merge, documents))
+        text = await asyncio.to_thread(merge, self._fleet.metrics_documents())
+        return pb.GetFleetMetricsResponse(text=text)
 
     async def DrainReplicas(
         self, request: pb.DrainReplicasRequest, context: grpc.aio.ServicerContext

@@ -38,7 +38,6 @@ class ServiceProcess:
         self.name = name
         self.command = tuple(command)
         self.log_path = log_path
-        self.restarts = 0
         self._budget = RestartBudget(restart_limit, RESTART_WINDOW_S)
         self._on_exit = on_exit
         self._process: asyncio.subprocess.Process | None = None
@@ -100,5 +99,4 @@ class ServiceProcess:
             self._on_exit(self.name, code, restart)
             if not restart:
                 return
-            self.restarts += 1
             await self._spawn()

@@ -64,10 +64,6 @@ class Suite:
         scheme = "https" if self.settings.tls_certificate else "http"
         return f"{scheme}://{self.settings.host}:{self.settings.port}"
 
-    def pid(self, name: str) -> int | None:
-        """Process id of a service while it runs."""
-        return self._processes[name].pid
-
     async def __aenter__(self) -> Suite:
         check_ports(self.settings.host, self.ports)
         self._gave_up = asyncio.get_running_loop().create_future()
