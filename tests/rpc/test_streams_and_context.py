@@ -166,10 +166,35 @@ async def test_a_write_to_a_failed_call_raises_its_error(bench) -> None:
     assert caught.value.reason == "STREAM_PROTOCOL"
 
 
+async def test_a_writer_and_a_reader_of_a_failing_call_get_the_peers_error(bench) -> None:
+    """gRPC names the call INTERNAL when a write meets the end before the status is read."""
+
+    async def script(text: str) -> str:
+        raise errors.ResourceExhausted("full", reason="SLOTS_FULL")
+
+    async def write_on(call) -> None:
+        while True:
+            await write(call, REQUEST)
+
+    async def read(call) -> None:
+        async for _ in messages(call):
+            pass
+
+    async def attempt() -> list[BaseException]:
+        async with open_stream(bench.stub.stream_stream()) as call, asyncio.timeout(10.0):
+            sides = write_on(call), read(call)
+            return [r for r in await asyncio.gather(*sides, return_exceptions=True) if r]
+
+    bench.servicer.script = script
+    for _ in range(25):
+        for failures in await asyncio.gather(*(attempt() for _ in range(8))):
+            assert [(getattr(each, "reason", each)) for each in failures] == ["SLOTS_FULL"] * 2
+
+
 async def test_a_write_after_the_end_is_a_typed_error(bench) -> None:
     async with open_stream(bench.stub.stream_stream()) as call:
         await write(call, REQUEST)
         await call.done_writing()
         assert [message.value async for message in messages(call)] == ["x"]
-        with pytest.raises(errors.FailedPrecondition):
+        with pytest.raises(errors.Unavailable):
             await write(call, REQUEST)

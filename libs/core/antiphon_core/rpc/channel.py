@@ -9,6 +9,7 @@ import grpc
 
 from antiphon_core.rpc.context import current, to_metadata
 from antiphon_core.rpc.options import CHANNEL_OPTIONS
+from antiphon_core.rpc.outcome import keep_status
 
 Metadata = Iterable[tuple[str, str | bytes]] | None
 
@@ -65,11 +66,11 @@ class ContextChannel(grpc.aio.Channel):
 
     def stream_unary(self, *args: Any, **options: Any) -> Any:
         """See grpc.aio.Channel."""
-        return _with_context(self._channel.stream_unary(*args, **options))
+        return _keeping_status(_with_context(self._channel.stream_unary(*args, **options)))
 
     def stream_stream(self, *args: Any, **options: Any) -> Any:
         """See grpc.aio.Channel."""
-        return _with_context(self._channel.stream_stream(*args, **options))
+        return _keeping_status(_with_context(self._channel.stream_stream(*args, **options)))
 
 
 def _with_context(multi_callable: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,3 +89,7 @@ def _with_context(multi_callable: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return call
+
+
+def _keeping_status(multi_callable: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **options: keep_status(multi_callable(*args, **options))

@@ -9,8 +9,9 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from antiphon_core.errors import Cancelled, FailedPrecondition
+from antiphon_core.errors import Cancelled, Internal
 from antiphon_core.rpc.errors import from_rpc_error
+from antiphon_core.rpc.outcome import StreamCall, failure_of
 
 Message = TypeVar("Message")
 MessageCovariant = TypeVar("MessageCovariant", covariant=True)
@@ -25,19 +26,17 @@ class Cancellable(Protocol):
         ...
 
 
-class ResponseStream(Cancellable, Protocol[MessageCovariant]):
+class ResponseStream(StreamCall, Protocol[MessageCovariant]):
     """A call whose responses are a stream."""
 
     def __aiter__(self) -> AsyncIterator[MessageCovariant]: ...
 
 
-class RequestStream(Cancellable, Protocol[MessageContravariant]):
+class RequestStream(StreamCall, Protocol[MessageContravariant]):
     """A call whose requests are a stream."""
 
     async def write(self, request: MessageContravariant) -> None: ...
-    async def code(self) -> grpc.StatusCode: ...
-    async def details(self) -> str: ...
-    async def trailing_metadata(self) -> Any: ...
+    async def done_writing(self) -> None: ...
 
 
 CallType = TypeVar("CallType", bound=Cancellable)
@@ -66,31 +65,34 @@ async def messages(call: ResponseStream[Message]) -> AsyncIterator[Message]:
     Raises:
         AntiphonError: the call failed.
     """
-    with typed_errors(call):
-        async for message in call:
-            yield message
+    try:
+        with typed_errors(call):
+            async for message in call:
+                yield message
+    except Internal:
+        raise await failure_of(call) from None
 
 
 async def write(call: RequestStream[MessageContravariant], message: MessageContravariant) -> None:
     """Sends one message of a client's stream; waits while flow control asks for it.
 
     Raises:
-        AntiphonError: the call failed. FailedPrecondition when the peer has ended it in order.
+        AntiphonError: the call failed. Unavailable when the peer has ended it in order.
     """
-    with typed_errors(call):
-        try:
-            await call.write(message)
-        except asyncio.InvalidStateError:
-            # gRPC says only that the call is over; its status says why.
-            code = await call.code()
-            if code is grpc.StatusCode.OK:
-                raise FailedPrecondition("the peer has ended the stream") from None
-            raise grpc.aio.AioRpcError(
-                code,
-                grpc.aio.Metadata(),
-                await call.trailing_metadata(),
-                await call.details(),
-            ) from None
+    await _send(call, call.write(message))
+
+
+async def end_writes(call: RequestStream[Any]) -> None:
+    """Half-closes: no more messages follow. Raises as :func:`write`."""
+    await _send(call, call.done_writing())
+
+
+async def _send(call: RequestStream[Any], sending: Awaitable[None]) -> None:
+    try:
+        with typed_errors(call):
+            await sending
+    except (asyncio.InvalidStateError, Internal):
+        raise await failure_of(call) from None
 
 
 async def read_all(call: ResponseStream[Message]) -> list[Message]:

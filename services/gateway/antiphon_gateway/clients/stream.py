@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-import grpc
 import grpc.aio
-from antiphon_core.errors import Internal, Unavailable
-from antiphon_core.rpc.errors import from_rpc_error
-from antiphon_core.rpc.streams import typed_errors
+from antiphon_core.errors import Internal
+from antiphon_core.rpc.outcome import failure_of
+from antiphon_core.rpc.streams import end_writes, typed_errors, write
 
 Event = TypeVar("Event")
 
@@ -63,7 +62,9 @@ class BackendStream(Generic[Event]):
                 raise StopAsyncIteration
             try:
                 message = await self._call.read()
-            except (grpc.aio.AioRpcError, asyncio.CancelledError):
+            except grpc.aio.AioRpcError:
+                raise await failure_of(self._call) from None
+            except asyncio.CancelledError:
                 # Entered on failure only: around each read it would cost as much as the rest.
                 with typed_errors(self._call):
                     raise
@@ -81,30 +82,8 @@ class TwoWayStream(BackendStream[Event]):
     """A stream that is also written to; writing waits while the server does not read."""
 
     async def _write(self, message: Any) -> None:
-        try:
-            with typed_errors(self._call):
-                await self._call.write(message)
-        except asyncio.InvalidStateError:
-            raise await self._failure() from None
+        await write(self._call, message)
 
     async def end_input(self) -> None:
         """Half-closes: no more input follows."""
-        try:
-            with typed_errors(self._call):
-                await self._call.done_writing()
-        except asyncio.InvalidStateError:
-            raise await self._failure() from None
-
-    async def _failure(self) -> Exception:
-        """Why a finished call cannot be written to."""
-        code = await self._call.code()
-        if code is grpc.StatusCode.OK:
-            return Unavailable("the backend ended the stream before its input was complete")
-        return from_rpc_error(
-            grpc.aio.AioRpcError(
-                code,
-                await self._call.initial_metadata(),
-                await self._call.trailing_metadata(),
-                details=await self._call.details(),
-            )
-        )
+        await end_writes(self._call)
