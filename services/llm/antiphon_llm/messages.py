@@ -33,6 +33,28 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     queue_limit: int = 64
     threads: int = 0
     """Compute threads on CPU; 0 takes the cores that the process may run on."""
+    overlap_depth: int = 0
+    """Steps launched ahead of the one whose tokens the host has read: 0 or 1."""
+    upload_mode: str = "auto"
+    """packed, direct or auto: how step data reaches a GPU."""
+    graphs: str = "auto"
+    """on, off or auto (on where the device has graphs)."""
+    graph_rows_max: int = 0
+    """Largest captured row count; 0 takes max_rows."""
+    products: str = "auto"
+    """Arithmetic of quantised matrix products on CPU: float32, int8 (activations rounded per
+    block of 32) or auto (int8 where the processor has the instructions)."""
+    prefix_cache: bool = True
+    batch_rows_max: int = 0
+    """Rows that batch requests may hold together; 0 is max_rows."""
+    tenant_weights: dict[str, float] = {}
+    """Share of a tenant's admissions within its class; 1 where not named."""
+    tenant_rows_max: int = 0
+    """Rows that one tenant may hold; 0 is max_rows."""
+    reserved_bytes: int = 0
+    """Device memory left to others, the speech service for example."""
+    parked_bytes: int = 0
+    """Host memory for the keys and values of parked batch requests; 0 parks nothing."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +98,9 @@ class Submit(msgspec.Struct, tag="submit"):
     interactive: bool = True
     tenant: str = ""
     trace: str = ""
+    adapter: str = ""
+    cache: bool = True
+    """False neither reads nor writes the prefix cache."""
 
 
 class Cancel(msgspec.Struct, tag="cancel"):
@@ -97,7 +122,28 @@ class EmbedSubmit(msgspec.Struct, tag="embed"):
     normalise: bool = True
 
 
-ToEngine = Boot | Submit | Cancel | Shutdown | EmbedSubmit
+class FlushCache(msgspec.Struct, tag="flush_cache"):
+    """Makes cached prefixes unreachable; entries that requests hold survive. Answered by Done."""
+
+    request_id: str
+    tenant: str | None = None
+    """None is every tenant."""
+
+
+class Sleep(msgspec.Struct, tag="sleep"):
+    """Finish what runs, then give the device memory back. Answered by Done."""
+
+    request_id: str
+    timeout_s: float = 60.0
+
+
+class Wake(msgspec.Struct, tag="wake"):
+    """Undo Sleep. Answered by Done."""
+
+    request_id: str
+
+
+ToEngine = Boot | Submit | Cancel | Shutdown | EmbedSubmit | FlushCache | Sleep | Wake
 
 
 class BootPhase(msgspec.Struct, tag="phase"):
@@ -196,6 +242,15 @@ class Gauges(msgspec.Struct, tag="gauges"):
     tick_age: float = 0.0
     rss_bytes: int = 0
     fallbacks: dict[str, int] = {}
+    kv_cached: int = 0
+    """Entries that only the prefix cache holds: they count as free to whoever needs them."""
+    cached_tokens: int = 0
+    """Prompt tokens that the prefix cache saved, since boot."""
+    parked: int = 0
+    door: str = ""
+    """ErrorReason that refuses new work now; empty while the door is open."""
+    counters: dict[str, int] = {}
+    """Optional paths by outcome, such as ``graph: replay`` or ``graph: eager, above ladder``."""
 
 
 class Fault(msgspec.Struct, tag="fault"):
@@ -206,4 +261,12 @@ class Fault(msgspec.Struct, tag="fault"):
     phase: str = ""
 
 
-FromEngine = BootPhase | Hello | StepOutputs | Embedding | Gauges | Fault
+class Done(msgspec.Struct, tag="done"):
+    """Answer to FlushCache, Sleep or Wake."""
+
+    request_id: str
+    error: str = ""
+    error_reason: str = ""
+
+
+FromEngine = BootPhase | Hello | StepOutputs | Embedding | Gauges | Fault | Done
