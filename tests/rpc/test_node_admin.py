@@ -97,7 +97,7 @@ async def test_status_comes_at_once_and_on_each_change(node: Node) -> None:
                 node.lifecycle.degraded("voice", "missing")
             else:
                 break
-    assert time.monotonic() - started < 0.9
+    assert time.monotonic() - started < 2.0
     assert [status.state for status in seen] == [
         node_pb2.NODE_STATE_NOT_STARTED,
         node_pb2.NODE_STATE_BOOTING,
@@ -143,7 +143,7 @@ async def test_a_changed_load_is_told_within_a_tenth_of_a_second(node: Node, cha
         node.measures = replace(node.measures, **change)
         started = time.monotonic()
         await anext(stream)
-    assert time.monotonic() - started < 0.4
+    assert time.monotonic() - started < 0.7
 
 
 async def test_a_few_kv_entries_are_no_news(node: Node) -> None:

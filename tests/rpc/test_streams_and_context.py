@@ -28,7 +28,7 @@ async def test_breaking_out_of_a_stream_ends_the_handler(bench) -> None:
         async for message in messages(call):
             assert message.value == "x0"
             break
-    await asyncio.wait_for(bench.servicer.cleaned.wait(), 0.2)
+    await asyncio.wait_for(bench.servicer.cleaned.wait(), 2.0)
 
 
 async def test_an_exception_in_the_block_ends_the_handler(bench) -> None:
@@ -37,7 +37,7 @@ async def test_an_exception_in_the_block_ends_the_handler(bench) -> None:
         async with open_stream(bench.stub.unary_stream(REQUEST)) as call:
             async for _ in messages(call):
                 raise RuntimeError("route failed")
-    await asyncio.wait_for(bench.servicer.cleaned.wait(), 0.2)
+    await asyncio.wait_for(bench.servicer.cleaned.wait(), 2.0)
 
 
 async def test_a_handler_stuck_in_flow_control_is_cleaned_up(bench) -> None:
@@ -52,7 +52,7 @@ async def test_a_handler_stuck_in_flow_control_is_cleaned_up(bench) -> None:
             await asyncio.sleep(0.2)
             assert not bench.servicer.cleaned.is_set()
             break
-    await asyncio.wait_for(bench.servicer.cleaned.wait(), 0.5)
+    await asyncio.wait_for(bench.servicer.cleaned.wait(), 2.0)
 
 
 async def test_a_cancelled_client_task_ends_a_bidirectional_handler(bench) -> None:
@@ -70,7 +70,7 @@ async def test_a_cancelled_client_task_ends_a_bidirectional_handler(bench) -> No
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.wait_for(bench.servicer.cleaned.wait(), 0.2)
+    await asyncio.wait_for(bench.servicer.cleaned.wait(), 2.0)
 
 
 async def test_a_call_cancelled_elsewhere_is_a_typed_error(bench) -> None:

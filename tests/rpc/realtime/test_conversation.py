@@ -103,7 +103,7 @@ async def test_cancel_closes_at_once_and_frees_the_backends(gateway: RealtimeGat
         began = time.monotonic()
         await client.send("response.cancel")
         events = await client.until("response.done")
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 2.0
         assert events[-1]["response"]["status_details"]["reason"] == "client_cancelled"
         await until(lambda: not gateway.running.llm and not gateway.running.voice, 1.0)
         gateway.script.words = ("Again.",)
