@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from antiphon_llm.engine.batch import BatchBuilder, StepBatch
-from antiphon_llm.engine.plan import StepClass, StepPlan
+from antiphon_llm.engine.plan import PlannedRow, RowShape, StepClass, StepPlan
 from antiphon_llm.engine.request import Request, State, Timings
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
@@ -88,10 +88,23 @@ def test_random_batches_equal_the_naive_builder(rng: np.random.Generator) -> Non
 def test_dtypes() -> None:
     bench = Bench()
     batch = bench.build([(bench.request([1, 2, 3]), 3)])
-    for name in ("input_ids", "write_slot", "sample_index"):
+    for name in ("write_slot", "sample_index"):
         assert getattr(batch, name).dtype == torch.int64, name
-    for name in ("positions", "query_start", "context_len", "block_table"):
+    for name in ("input_ids", "positions", "query_start", "context_len", "block_table"):
         assert getattr(batch, name).dtype == torch.int32, name
+
+
+def test_a_token_that_is_still_being_drawn_is_named_by_its_row() -> None:
+    bench = Bench()
+    first, second = bench.request([1, 2, 3]), bench.request([4, 5, 6, 7])
+    for request in (first, second):
+        bench.tables.extend(request.row, len(request.tokens) + 1)
+    ahead = PlannedRow(second, len(second.tokens), RowShape(1, samples=True))
+    known = PlannedRow(first, len(first.tokens) - 1, RowShape(1, samples=True))
+    batch = bench.builder.build(StepPlan(rows=[ahead, known], decode_tokens=2))
+    assert batch.input_ids.tolist() == [-1 - second.row, 3]
+    assert batch.positions.tolist() == [4, 2]
+    assert batch.context_len.tolist() == [5, 3]
 
 
 def test_an_unchanged_mapping_writes_no_table_row() -> None:

@@ -22,7 +22,8 @@ class StepBatch:
     """
 
     input_ids: torch.Tensor
-    """int64 (N)."""
+    """int32 (N). A token that the host does not know yet, because the step that draws it is
+    still running, stands as ``-1 - row``: the last token drawn for that table row."""
     positions: torch.Tensor
     """int32 (N), absolute."""
     query_start: torch.Tensor
@@ -47,7 +48,7 @@ class BatchBuilder:
 
     def __init__(self, tables: BlockTables, *, step_tokens: int, max_rows: int) -> None:
         self._tables = tables
-        self._input_ids = _Buffer(step_tokens, np.int64)
+        self._input_ids = _Buffer(step_tokens, np.int32)
         self._positions = _Buffer(step_tokens, np.int32)
         self._write_slot = _Buffer(step_tokens, np.int64)
         self._query_start = _Buffer(max_rows + 1, np.int32)
@@ -61,7 +62,9 @@ class BatchBuilder:
         token = sampled = max_query = total_kv = max_context = 0
         for index, row in enumerate(plan.rows):
             count, end = row.shape.tokens, token + row.shape.tokens
-            self._input_ids.host[token:end] = row.request.tokens[row.start : row.end]
+            known = row.request.tokens[row.start : row.end]
+            self._input_ids.host[token : token + len(known)] = known
+            self._input_ids.host[token + len(known) : end] = -1 - row.request.row
             self._positions.host[token:end] = range(row.start, row.end)
             self._tables.write_slots(
                 row.request.row, row.start, count, self._write_slot.host[token:end]
