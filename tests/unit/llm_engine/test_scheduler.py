@@ -46,17 +46,16 @@ def make_scheduler(
 def commit(scheduler: Scheduler, plan: StepPlan, *, finish: bool = True) -> list[Request]:
     """What the loop does after a step, with a token 1 for every sampling row."""
     ended = []
+    scheduler.advance(plan)
     for row in plan.rows:
         request = row.request
-        request.written = row.end
         if row.shape.samples:
-            if request.state is State.PREFILLING:
-                request.move(State.DECODING)
-            request.tokens.append(1)
+            request.commit(1)
             if finish and request.outputs >= request.max_tokens:
-                scheduler.remove(request)
+                scheduler.remove(request, publish=True)
                 request.move(State.FINISHED)
                 ended.append(request)
+    scheduler.settle(plan)
     return ended
 
 
@@ -198,7 +197,7 @@ class TestDoor:
         scheduler = make_scheduler(queue_limit=3)
         for sequence in range(3):
             scheduler.enqueue(make_request(sequence, 3, interactive=False))
-        assert "limit 3, observed 3" in scheduler.refusal(interactive=False)
+        assert "limit 3, observed 3" in str(scheduler.refusal(interactive=False))
         assert not scheduler.refusal(interactive=True)
 
     def test_batch_is_refused_while_interactive_requests_wait(self) -> None:
@@ -208,7 +207,7 @@ class TestDoor:
         commit(scheduler, scheduler.plan())
         scheduler.enqueue(make_request(2, 3))
         scheduler.plan()
-        assert "interactive requests wait" in scheduler.refusal(interactive=False)
+        assert "interactive requests" in str(scheduler.refusal(interactive=False))
 
 
 @dataclass
@@ -267,8 +266,8 @@ class Simulation:
 
     def drop(self, index: int) -> None:
         request = self.live.pop(index)
-        self.scheduler.remove(request)
-        self.scheduler.remove(request)
+        self.scheduler.remove(request, publish=False)
+        self.scheduler.remove(request, publish=False)
         request.move(State.FINISHED)
         self.cancelled.append(index)
 

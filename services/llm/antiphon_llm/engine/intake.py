@@ -134,8 +134,8 @@ class Intake:
         _check_prompt(message.prompt_ids, self._served, room=1 if generates else 0)
         interactive = message.interactive if isinstance(message, Submit) else True
         refusal = self._scheduler.refusal(interactive=interactive)
-        if refusal:
-            raise RequestRefused(refusal, "QUEUE_FULL", retry_after=self._live.retry_after())
+        if refusal is not None:
+            raise RequestRefused(str(refusal), refusal.reason, retry_after=self._live.retry_after())
 
     def _generation(self, message: Submit) -> Request:
         sampling = message.sampling
@@ -148,6 +148,9 @@ class Intake:
         stop_ids = eos | frozenset(sampling.stop_token_ids)
         request = self._request(message.request_id, message.prompt_ids, sampling.max_tokens)
         request.interactive = message.interactive
+        request.tenant = message.tenant
+        request.adapter = message.adapter
+        request.cache = message.cache
         request.deadline = message.deadline
         request.stop_ids = stop_ids
         request.prompt_logprobs = sampling.prompt_logprobs

@@ -12,6 +12,9 @@ from .outbox import Outbox
 from .request import Request, State
 from .scheduler import Scheduler
 
+NATURAL_ENDS = frozenset({"stop", "length", "context"})
+"""Ends whose keys and values are worth keeping for a continuation."""
+
 _HEAP_SLACK = 64
 """Finished requests that the heap of deadlines may hold beside the live ones."""
 
@@ -90,7 +93,7 @@ class LiveRequests:
         """
         if request.state is State.FINISHED:
             return
-        self._scheduler.remove(request)
+        self._scheduler.remove(request, publish=reason in NATURAL_ENDS)
         request.move(State.FINISHED)
         self._by_id.pop(request.request_id, None)
         if request.pooled is not None:

@@ -17,7 +17,7 @@ from .live import LiveRequests
 from .memory import resident_bytes
 from .outbox import Outbox
 from .plan import StepPlan
-from .request import PooledVector, Request, State
+from .request import PooledVector, Request
 from .runner import Runner, StepResult
 from .scheduler import Scheduler
 
@@ -96,7 +96,9 @@ class EngineLoop:
         started = time.monotonic()
         plan = self.scheduler.plan()
         result = self._runner.run(plan)
+        self.scheduler.advance(plan)
         self._commit(plan, result, started)
+        self.scheduler.settle(plan)
         self._step_seconds = time.monotonic() - started
         self._steps += 1
 
@@ -110,8 +112,6 @@ class EngineLoop:
                 request.timings.admitted = started
                 if request.sampler is not None:
                     self.outbox.admitted(request.request_id)
-        for row in plan.rows:
-            row.request.written = row.end
         self._prefill_tokens += plan.prefill_tokens
         self._decode_tokens += plan.decode_tokens
         for request, items in result.scored:
@@ -128,11 +128,9 @@ class EngineLoop:
         if drawn.error:
             self.live.finish(request, "error", error=drawn.error, error_reason="BAD_LOGITS")
             return
-        if request.state is State.PREFILLING:
-            request.move(State.DECODING)
         if not request.timings.first_token:
             request.timings.first_token = now
-        request.tokens.append(drawn.token)
+        request.commit(drawn.token)
         if request.sampler is not None:
             request.sampler.commit(drawn.token)
         self.outbox.token(request.request_id, drawn)

@@ -37,22 +37,33 @@ def row_shape(request: Request, tokens: int) -> RowShape:
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """One request's part of the step: tokens ``start .. start + shape.tokens - 1``."""
+    """One request's part of the step: tokens ``start .. start + shape.tokens - 1``.
+
+    Its outputs belong to ``epoch`` of the request and are dropped once that has passed.
+    """
 
     request: Request
     start: int
     shape: RowShape
+    epoch: int
 
     @property
     def end(self) -> int:
         """Written length after the step."""
         return self.start + self.shape.tokens
 
+    @property
+    def current(self) -> bool:
+        """Whether the request still has the row that this was planned for."""
+        return self.epoch == self.request.epoch
+
 
 @dataclass(slots=True)
 class StepPlan:
     """Rows of one step, decode rows first, and what scheduling it changed."""
 
+    number: int = 0
+    """Counts plans; steps run and settle in this order."""
     rows: list[PlannedRow] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
@@ -71,7 +82,8 @@ class StepPlan:
 
     def add(self, request: Request, tokens: int) -> None:
         """Appends one row."""
-        self.rows.append(PlannedRow(request, request.written, row_shape(request, tokens)))
+        shape = row_shape(request, tokens)
+        self.rows.append(PlannedRow(request, request.written, shape, request.epoch))
         if request.state is State.DECODING:
             self.decode_tokens += tokens
         else:

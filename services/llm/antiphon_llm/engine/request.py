@@ -12,18 +12,26 @@ from antiphon_llm.sampler.row import SamplerRow
 
 
 class State(StrEnum):
-    """Where a request stands; preemption leads back to QUEUED."""
+    """Where a request stands; preemption leads back to QUEUED.
+
+    DEFERRED waits for a recurrent state row and holds nothing; PARKED has its keys and
+    values in host memory.
+    """
 
     QUEUED = "queued"
+    DEFERRED = "deferred"
     PREFILLING = "prefilling"
     DECODING = "decoding"
+    PARKED = "parked"
     FINISHED = "finished"
 
 
 TRANSITIONS: dict[State, frozenset[State]] = {
-    State.QUEUED: frozenset({State.PREFILLING, State.FINISHED}),
-    State.PREFILLING: frozenset({State.DECODING, State.QUEUED, State.FINISHED}),
-    State.DECODING: frozenset({State.QUEUED, State.FINISHED}),
+    State.QUEUED: frozenset({State.DEFERRED, State.PREFILLING, State.FINISHED}),
+    State.DEFERRED: frozenset({State.PREFILLING, State.FINISHED}),
+    State.PREFILLING: frozenset({State.DECODING, State.QUEUED, State.PARKED, State.FINISHED}),
+    State.DECODING: frozenset({State.QUEUED, State.PARKED, State.FINISHED}),
+    State.PARKED: frozenset({State.PREFILLING, State.DECODING, State.FINISHED}),
     State.FINISHED: frozenset(),
 }
 
@@ -55,8 +63,10 @@ class Timings:
 class Request:
     """A sequence that is generated or embedded. Compared by identity.
 
-    ``tokens`` holds the prompt and then the output; ``written`` of them have their keys and
-    values in the pool. A decoding request's last token is drawn but not yet written.
+    ``tokens`` holds the committed ids: the prompt and then the output. ``written`` positions
+    have their keys and values in the pool, or a launched step is writing them. A launched
+    step may have drawn a token that the host has not read: it counts in ``ahead`` until
+    ``commit``. A decoding request's last token is drawn but not yet written.
     """
 
     request_id: str
@@ -67,6 +77,10 @@ class Request:
     max_tokens: int
     timings: Timings
     interactive: bool = True
+    tenant: str = ""
+    adapter: str = ""
+    cache: bool = True
+    """False neither reads nor writes the prefix cache."""
     deadline: float = 0.0
     """time.time() seconds; 0 is none."""
     sampler: SamplerRow | None = None
@@ -80,6 +94,15 @@ class Request:
     row: int = -1
     """Row of the block tables, -1 without one."""
     written: int = 0
+    settled: int = 0
+    """Written positions whose step has been collected: no launched step writes them."""
+    ahead: int = 0
+    """Tokens that launched steps drew and that are not committed: 0 or 1."""
+    epoch: int = 0
+    """Counts losses of the row. What a step computed for an older epoch is dropped; draws
+    are counter-based, so drawing again gives the same token."""
+    cached_tokens: int = 0
+    """Prompt tokens that the first admission found in the prefix cache."""
     preemptions: int = 0
 
     def move(self, state: State) -> None:
@@ -88,12 +111,28 @@ class Request:
             raise IllegalTransition(f"{self.request_id}: {self.state} to {state}")
         self.state = state
 
+    def commit(self, token: int) -> None:
+        """Appends a drawn token that ``ahead`` counted."""
+        self.tokens.append(token)
+        self.ahead -= 1
+
+    def lose_row(self) -> None:
+        """Forgets everything that was tied to the row: preemption, parking and the end."""
+        self.row = -1
+        self.written = self.settled = self.ahead = 0
+        self.epoch += 1
+
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence, those not committed yet included."""
+        return len(self.tokens) + self.ahead
+
     @property
     def outputs(self) -> int:
-        """Tokens drawn so far."""
+        """Tokens committed behind the prompt."""
         return len(self.tokens) - self.prompt_length
 
     @property
     def pending(self) -> int:
-        """Tokens whose keys and values are not in the pool yet."""
-        return len(self.tokens) - self.written
+        """Tokens whose keys and values no launched step has written."""
+        return len(self.tokens) + self.ahead - self.written

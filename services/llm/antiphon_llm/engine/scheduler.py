@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import bisect
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from antiphon_llm.kvcache.block_table import BlockTables
 
@@ -31,6 +32,12 @@ class SchedulerLimits:
     prefill_chunk: int
     entry_tokens: int
     queue_limit: int
+    batch_rows_max: int = 0
+    """Rows that batch requests may hold together; 0 is max_rows."""
+    tenant_rows_max: int = 0
+    """Rows that one tenant may hold; 0 is max_rows."""
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    """Share of a tenant's admissions within its class; 1 where not named."""
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "prefill_chunk", "entry_tokens", "queue_limit"):
@@ -41,6 +48,19 @@ class SchedulerLimits:
                 f"step_tokens {self.step_tokens} must be at least max_rows + entry_tokens = "
                 f"{self.max_rows + self.entry_tokens}, or prefills would never advance"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the door is shut: an ErrorReason name without prefix, the limit and what was seen."""
+
+    reason: str
+    limit: float
+    observed: float
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.message}: limit {self.limit:g}, observed {self.observed:g}"
 
 
 class Scheduler:
@@ -56,6 +76,9 @@ class Scheduler:
             False: OrderedDict(),
         }
         self._promised = 0
+        self._number = 0
+        self._quarantine: dict[int, list[int]] = {}
+        self._launched: dict[Request, int] = {}
         self._interactive_held_back = False
 
     @property
@@ -68,25 +91,31 @@ class Scheduler:
         """Entries that the last plan's rows and running prefills may still have taken."""
         return self._promised
 
-    def refusal(self, *, interactive: bool) -> str:
-        """Why a new request of this class cannot be queued now; empty if it can.
+    def refusal(self, interactive: bool) -> Refusal | None:
+        """Why a new request of this class cannot be queued now.
 
         A backlog of batch work never refuses an interactive request; batch work is refused
         as long as interactive requests could not be admitted.
         """
         depth = len(self._waiting[True]) if interactive else self.waiting
         if depth >= self.limits.queue_limit:
-            return f"the waiting queue is full: limit {self.limits.queue_limit}, observed {depth}"
+            limit = self.limits.queue_limit
+            return Refusal("QUEUE_FULL", limit, depth, "the waiting queue is full")
         if not interactive and self._interactive_held_back:
-            return "batch work is not queued while interactive requests wait"
-        return ""
+            waiting = len(self._waiting[True])
+            return Refusal("QUEUE_FULL", 0, waiting, "batch work waits for interactive requests")
+        return None
 
     def enqueue(self, request: Request) -> None:
         """Adds a QUEUED request at the end of its class's queue."""
         self._waiting[request.interactive][request.request_id] = request
 
-    def remove(self, request: Request) -> None:
-        """Takes a request out of queue or rows and frees its entries; harmless if it is in none."""
+    def remove(self, request: Request, publish: bool) -> None:
+        """Takes a request out of queue or rows; harmless if it is in none.
+
+        Entries that a launched step may still write are freed when that step settles.
+        ``publish`` leaves full entries in the prefix cache.
+        """
         self._waiting[request.interactive].pop(request.request_id, None)
         if request.row >= 0:
             self._release(request)
@@ -94,9 +123,11 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """The next step: decode rows, running prefills, then admissions.
 
-        Entries for all planned tokens are held when this returns.
+        Entries for all planned tokens are held when this returns. While a step is in flight
+        the plan may be empty although requests are live: its outcome must come first.
         """
-        plan = StepPlan()
+        self._number += 1
+        plan = StepPlan(self._number)
         self._promised = sum(self._outstanding(request) for request in self.running)
         interactive = bool(self._waiting[True]) or any(r.interactive for r in self.running)
         self._plan_decodes(plan, interactive)
@@ -104,7 +135,9 @@ class Scheduler:
         prefills = [
             request
             for request in self.running
-            if request.state is State.PREFILLING and request.interactive is interactive
+            if request.state is State.PREFILLING
+            and request.interactive is interactive
+            and request.pending
         ]
         budget -= self._plan_prefills(plan, prefills, budget)
         self._admit(plan, interactive, budget)
@@ -114,9 +147,30 @@ class Scheduler:
             self.tables.extend(row.request.row, row.end)
         return plan
 
+    def advance(self, plan: StepPlan) -> None:
+        """Commits the state of a step that has just been launched; outputs follow later."""
+        for row in plan.rows:
+            request = row.request
+            request.written = row.end
+            self._launched[request] = plan.number
+            if row.shape.samples:
+                request.ahead += 1
+                if request.state is State.PREFILLING:
+                    request.move(State.DECODING)
+
+    def settle(self, plan: StepPlan) -> None:
+        """The step has been collected and its outputs are committed."""
+        for row in plan.rows:
+            if row.current:
+                row.request.settled = row.end
+        self.tables.allocator.give_back(self._quarantine.pop(plan.number, ()))
+
+    def flush(self, tenant: str | None = None) -> None:
+        """Makes cached prefixes unreachable: all, or one tenant's."""
+
     def check_integrity(self) -> None:
         """Raises unless queues, rows and entries agree."""
-        self.tables.check_integrity()
+        self.tables.check_integrity(e for held in self._quarantine.values() for e in held)
         rows = sorted(request.row for request in self.running)
         if len(set(rows)) != len(rows) or len(rows) + self.tables.free_rows != len(
             self.tables.table
@@ -131,6 +185,8 @@ class Scheduler:
         for request in list(self.running):
             if request.state is not State.DECODING or request.interactive is not interactive:
                 continue
+            if request.written + 1 >= self._most_tokens(request):
+                continue  # Its last token is being drawn.
             need = self.tables.need(request.row, request.written + 1)
             if self._make_room(need, request, plan):
                 self._promised += need
@@ -213,11 +269,19 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         self.running.remove(request)
-        self.tables.close(request.row)
-        request.row = -1
-        request.written = 0
+        held = self.tables.detach(request.row)
+        unit = self.limits.entry_tokens
+        last = self._launched.pop(request, 0)
+        first = request.settled // unit if request.settled < request.written else len(held)
+        self._quarantine.setdefault(last, []).extend(held[first:])
+        self.tables.allocator.give_back(held[:first])
+        request.lose_row()
         if request.pooled is not None:
             request.pooled.total = None
+
+    def _most_tokens(self, request: Request) -> int:
+        """Length at which the request ends at the latest."""
+        return min(request.prompt_length + request.max_tokens, self.tables.context_limit)
 
     def _outstanding(self, request: Request) -> int:
         """Entries that a prefilling request was promised and has not taken."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from .allocator import EntryAllocator
@@ -20,6 +22,7 @@ class BlockTables:
     ) -> None:
         self.allocator = allocator
         self.entry_tokens = entry_tokens
+        self.context_limit = context_limit
         self.width = -(-context_limit // entry_tokens)
         self.table = np.zeros((rows, self.width), dtype=np.int32)
         self._held: list[list[int]] = [[] for _ in range(rows)]
@@ -41,11 +44,15 @@ class BlockTables:
 
     def close(self, row: int) -> None:
         """Gives the row and its entries back."""
+        self.allocator.give_back(self.detach(row))
+
+    def detach(self, row: int) -> list[int]:
+        """Gives the row back and hands its entries, in order, over to the caller."""
         held = self._held[row]
-        self.allocator.give_back(held)
         self.table[row, : len(held)] = 0
-        held.clear()
+        self._held[row] = []
         self._free_rows.append(row)
+        return held
 
     def entries_for(self, length: int) -> int:
         """Entries that ``length`` written tokens occupy."""
@@ -83,9 +90,11 @@ class BlockTables:
         entry = self.table[row].take(positions // self.entry_tokens).astype(np.int64)
         np.add(entry * self.entry_tokens, positions % self.entry_tokens, out=out)
 
-    def check_integrity(self) -> None:
-        """Raises unless entries, rows and table agree with each other."""
-        self.allocator.check_integrity(entry for held in self._held for entry in held)
+    def check_integrity(self, elsewhere: Iterable[int] = ()) -> None:
+        """Raises unless entries, rows and table agree; ``elsewhere`` are entries that somebody
+        else holds."""
+        rows = [entry for held in self._held for entry in held]
+        self.allocator.check_integrity([*rows, *elsewhere])
         for row, held in enumerate(self._held):
             if self.table[row, : len(held)].tolist() != held or self.table[row, len(held) :].any():
                 raise RuntimeError(f"block table row {row} differs from the entries it holds")
