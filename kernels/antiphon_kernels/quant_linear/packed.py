@@ -6,12 +6,15 @@ whatever the number of rows, tiles or threads.
 
 Layout for P = ceil(N / 32) panels (channels past N are zero):
 
-- 4 bits: ``codes`` int32 (P, K/8, 32); bits 4j to 4j+3 of word i are element 8i+j.
-- 5 bits: ``codes`` int32 (P, K/8, 32); element 8i+4h+j has bits 8j+4h to 8j+4h+3 of word i.
-  ``high_bits`` int32 (P, K/32, 32); of 32 elements, 8i+4h+j has bit 8j+4h+i.
-- 8 bits: ``codes`` int8 (P, K, 32).
+- 4 bits: ``codes`` int32 (P, K/8, 32); element 8i+4h+j has bits 8j+4h to 8j+4h+3 of word i.
+- 5 bits: ``codes`` as with 4 bits; ``high_bits`` int32 (P, K/32, 32) has the fifth bits: of 32
+  elements, 8i+4h+j has bit 8j+4h+i.
+- 8 bits: ``codes`` int32 (P, K/4, 32); byte j of word i is element 4i+j, signed.
 - floats: ``codes`` float32, float16 or bfloat16 (P, K, 32).
 - ``scales`` and ``mins``: (P, K/group, 32), float16 or float32.
+
+Four elements of one channel thus lie in the bytes of one word, after a mask and a shift where
+codes are narrower: what instructions that sum four byte products per lane want.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from antiphon_kernels.quant_linear.formats import FLOAT_DTYPES, Format, format_o
 from antiphon_kernels.runtime import native_for
 
 PANEL = 32
-_NIBBLES = {4: range(0, 32, 4), 5: [8 * j + 4 * h for h in range(2) for j in range(4)]}
-_FIFTH_BITS = [place + i for i in range(4) for place in _NIBBLES[5]]
+_NIBBLES = [8 * j + 4 * h for h in range(2) for j in range(4)]
+_FIFTH_BITS = [place + i for i in range(4) for place in _NIBBLES]
 
 
 @dataclass(eq=False)
@@ -148,9 +151,12 @@ def can_stack(weights: Sequence[PackedWeight]) -> bool:
 
 def unpack_codes(codes: torch.Tensor, high_bits: torch.Tensor | None, bits: int) -> torch.Tensor:
     """(..., packed K, lanes) back to (..., K, lanes), one code or float per element."""
-    if bits >= 8:
+    if bits > 8:
         return codes
-    low = _fields(codes, _NIBBLES[bits], 0xF)
+    if bits == 8:
+        signed = codes.contiguous().view(torch.int8).unflatten(-1, (-1, 4))
+        return signed.transpose(-1, -2).flatten(-3, -2)
+    low = _fields(codes, _NIBBLES, 0xF)
     if high_bits is None:
         return low
     return low | (_fields(high_bits, _FIFTH_BITS, 1) << 4)
@@ -184,13 +190,12 @@ def _allocate(kind: str, shape: tuple[int, int]) -> PackedWeight:
     entry = format_of(kind)
     rows, columns = shape
     panels = -(-rows // PANEL)
-    stored = columns if entry.bits == 8 else columns // 8
-    codes = torch.int8 if entry.bits == 8 else torch.int32
+    stored = columns // (4 if entry.bits == 8 else 8)
     groups = (panels, columns // entry.group, PANEL)
     return PackedWeight(
         kind,
         shape,
-        torch.empty((panels, stored, PANEL), dtype=codes),
+        torch.empty((panels, stored, PANEL), dtype=torch.int32),
         torch.empty((panels, columns // 32, PANEL), dtype=torch.int32) if entry.bits == 5 else None,
         torch.empty(groups, dtype=entry.scale_dtype),
         torch.empty(groups, dtype=entry.scale_dtype) if entry.has_min else None,
@@ -208,6 +213,6 @@ def _panels(matrix: torch.Tensor) -> torch.Tensor:
 def _pack_codes(codes: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Codes (N, K) to panels; for 5 bits the fifth ones go to words of their own."""
     if bits == 8:
-        return _panels(codes), None
-    nibbles = _words(codes & 0xF, _NIBBLES[bits])
+        return _panels(codes.contiguous().view(torch.int32)), None
+    nibbles = _words(codes & 0xF, _NIBBLES)
     return nibbles, None if bits == 4 else _words(codes >> 4, _FIFTH_BITS)

@@ -35,16 +35,13 @@ struct Weight {
   int32_t format;
 };
 
-// Where the low bits of element k of 8 lie in its word. With a fifth bit to join them, the
-// first four elements have the low nibbles of the bytes and the others the high ones.
-template <int Bits>
-constexpr int nibble_bit(int64_t k) {
-  return static_cast<int>(Bits == 5 ? k % 4 * 8 + k / 4 * 4 : k * 4);
-}
+// Where the low four bits of element k of 8 lie in its word: the first four elements have the
+// low nibbles of the bytes and the others the high ones.
+constexpr int nibble_bit(int64_t k) { return static_cast<int>(k % 4 * 8 + k / 4 * 4); }
 
 // Where the fifth bit of element k of 32 lies in its word: at one distance from where decode()
 // wants it for each unit of eight.
-constexpr int fifth_bit(int64_t k) { return nibble_bit<5>(k % 8) + static_cast<int>(k / 8); }
+constexpr int fifth_bit(int64_t k) { return nibble_bit(k % 8) + static_cast<int>(k / 8); }
 
 template <typename Scale>
 inline Floats load_scales(const uint8_t* base, int64_t index) {
@@ -68,7 +65,7 @@ template <int Bits, int Centre, bool HasMin, typename Scale, int Group>
 struct Quantised {
   static_assert(Bits != 5 || Group == 32, "fifth bits lie in words of 32 elements");
   static constexpr int kGroup = Group;
-  static constexpr int kUnit = Bits == 8 ? 1 : 8;
+  static constexpr int kUnit = Bits == 8 ? 4 : 8;
   static constexpr bool kScalesInput = Bits != 8;
   static constexpr bool kSumsInput = HasMin || Centre != 0;
 
@@ -89,13 +86,13 @@ struct Quantised {
   }
 
   // A code is masked where it lies in its word, which makes it a power of two too large; the
-  // input is divided by that power beforehand. The last code of a word is shifted, for the
-  // conversion is a signed one.
+  // input is divided by that power beforehand. A code at the top of its word is shifted, for
+  // the conversion is a signed one.
   static float input_factor(int64_t k) {
-    constexpr int kStep = Bits == 5 ? 8 : 4;
-    const int64_t place = Bits == 8 ? 0 : Bits == 5 ? k % 4 : k % 8;
-    if (place == 32 / kStep - 1) return 1.0f;
-    return 1.0f / static_cast<float>(1u << kStep * place);
+    if (Bits == 8) return 1.0f;
+    const int64_t place = Bits == 5 ? k % 4 * 8 : nibble_bit(k % 8);
+    if (place == 32 - kStep) return 1.0f;
+    return 1.0f / static_cast<float>(1u << place);
   }
 
   // Asks for the memory that a later group will need: the streams of a panel are too many and
@@ -130,39 +127,38 @@ struct Quantised {
 
   template <int Vectors, typename Use>
   void decode(int64_t group, int unit, int lane, Use use) const {
+    const uint32_t* from = words(group * (Group / kUnit) + unit) + lane;
+    Words low[Vectors];
+    for (int v = 0; v < Vectors; ++v) low[v] = load_words(from + v * kLanes);
     if constexpr (Bits == 8) {
-      const int8_t* from =
-          reinterpret_cast<const int8_t*>(codes) + (group * Group + unit) * kPanel + lane;
-      for (int v = 0; v < Vectors; ++v)
-        use(0, v, to_floats(widen_signed(from + v * kLanes)));
-      return;
-    }
-    const uint32_t* from =
-        reinterpret_cast<const uint32_t*>(codes) + (group * (Group / 8) + unit) * kPanel + lane;
-    Words words[Vectors];
-    for (int v = 0; v < Vectors; ++v) words[v] = load_words(from + v * kLanes);
-    if constexpr (Bits == 4) {
-      use_codes<Vectors, 4>(words, use);
+#pragma GCC unroll 4
+      for (int k = 0; k < 4; ++k)
+        for (int v = 0; v < Vectors; ++v)
+          use(k, v, to_floats((Ints)(low[v] << (24 - 8 * k)) >> 24));
+    } else if constexpr (Bits == 4) {
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k)
+        for (int v = 0; v < Vectors; ++v) use(k, v, to_floats(in_place(low[v], nibble_bit(k))));
     } else {
-      Words first[Vectors], second[Vectors];
+      Words whole[2][Vectors];
       for (int v = 0; v < Vectors; ++v) {
         const Words high = load_words(high_bits + group * kPanel + lane + v * kLanes);
-        first[v] = (words[v] & 0x0f0f0f0fu) | (high << (4 - unit) & 0x10101010u);
-        second[v] = (words[v] >> 4 & 0x0f0f0f0fu) | (high >> unit & 0x10101010u);
+        whole[0][v] = (low[v] & 0x0f0f0f0fu) | (high << (4 - unit) & 0x10101010u);
+        whole[1][v] = (low[v] >> 4 & 0x0f0f0f0fu) | (high >> unit & 0x10101010u);
       }
-      use_codes<Vectors, 8>(first, use);
-      use_codes<Vectors, 8>(second,
-                            [&](int place, int v, Floats code) { use(4 + place, v, code); });
+#pragma GCC unroll 8
+      for (int k = 0; k < 8; ++k)
+        for (int v = 0; v < Vectors; ++v)
+          use(k, v, to_floats(in_place(whole[k / 4][v], k % 4 * 8)));
     }
   }
 
   float at(int64_t k, int lane) const {
     int code;
     if constexpr (Bits == 8) {
-      code = static_cast<int8_t>(codes[k * kPanel + lane]);
+      code = static_cast<int8_t>(words(k / 4)[lane] >> k % 4 * 8);
     } else {
-      const uint32_t* words = reinterpret_cast<const uint32_t*>(codes);
-      code = words[k / 8 * kPanel + lane] >> nibble_bit<Bits>(k % 8) & 15;
+      code = words(k / 8)[lane] >> nibble_bit(k % 8) & 15;
       if constexpr (Bits == 5)
         code |= (high_bits[k / 32 * kPanel + lane] >> fifth_bit(k % 32) & 1) << 4;
     }
@@ -172,17 +168,18 @@ struct Quantised {
   }
 
  private:
-  // The codes of words that hold one every Step bits.
-  template <int Vectors, int Step, typename Use>
-  static void use_codes(const Words* words, Use use) {
-    constexpr uint32_t kMask = (1u << Step) - 1;
-#pragma GCC unroll 8
-    for (int place = 0; place < 32 / Step; ++place)
-      for (int v = 0; v < Vectors; ++v)
-        use(place, v,
-            to_floats(place == 32 / Step - 1
-                          ? (Ints)(words[v] >> (32 - Step))
-                          : (Ints)(words[v] & (kMask << (place * Step)))));
+  // Distance of the fields that decode() masks.
+  static constexpr int kStep = Bits == 5 ? 8 : 4;
+
+  const uint32_t* words(int64_t unit) const {
+    return reinterpret_cast<const uint32_t*>(codes) + unit * kPanel;
+  }
+
+  // The field of kStep bits at a place of each word, see input_factor().
+  static Ints in_place(Words value, int place) {
+    constexpr uint32_t kMask = (1u << kStep) - 1;
+    if (place == 32 - kStep) return (Ints)(value >> (32 - kStep));
+    return (Ints)(value & (kMask << place));
   }
 };
 

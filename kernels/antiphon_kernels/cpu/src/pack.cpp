@@ -157,20 +157,18 @@ inline void write_blocks(const Block* blocks, int64_t panel, int64_t columns, in
   constexpr int kGroups = S::kElements / S::kGroup;
   uint8_t* codes = const_cast<uint8_t*>(to.codes) +
                    (panel * columns + first) * kPanel / (S::kBits == 8 ? 1 : 2);
-  if constexpr (S::kBits == 8) {
-    for (int k = 0; k < S::kElements; ++k)
-      for (int lane = 0; lane < kPanel; ++lane) codes[k * kPanel + lane] = blocks[lane].codes[k];
-  } else {
-    uint32_t* words = reinterpret_cast<uint32_t*>(codes);
-    for (int k = 0; k < S::kElements; k += 8, words += kPanel)
-      for (int lane = 0; lane < kPanel; ++lane) {
-        uint32_t word = 0;
-        for (int i = 0; i < 8; ++i)
-          word |= static_cast<uint32_t>(blocks[lane].codes[k + i] & 15)
-                  << nibble_bit<S::kBits>(i);
-        words[lane] = word;
+  // Four whole codes to a word, or eight low parts of them.
+  constexpr int kPerWord = S::kBits == 8 ? 4 : 8;
+  uint32_t* words = reinterpret_cast<uint32_t*>(codes);
+  for (int k = 0; k < S::kElements; k += kPerWord, words += kPanel)
+    for (int lane = 0; lane < kPanel; ++lane) {
+      uint32_t word = 0;
+      for (int i = 0; i < kPerWord; ++i) {
+        const uint32_t code = blocks[lane].codes[k + i];
+        word |= S::kBits == 8 ? code << 8 * i : (code & 15) << nibble_bit(i);
       }
-  }
+      words[lane] = word;
+    }
   if constexpr (S::kBits == 5) {
     uint32_t* high = reinterpret_cast<uint32_t*>(const_cast<uint8_t*>(to.high_bits)) +
                      (panel * columns + first) / 32 * kPanel;
