@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from antiphon_kernels import quant_linear as kernel
@@ -13,13 +14,32 @@ from antiphon_nn.checkpoint import Checkpoint
 from antiphon_nn.rotary import RopeSettings, RotaryEmbedding, rope_settings
 
 __all__ = [
+    "DenseEmbedding",
+    "DenseLinear",
     "Embedding",
     "Linear",
+    "Projection",
     "RMSNorm",
     "RopeSettings",
     "RotaryEmbedding",
     "rope_settings",
 ]
+
+
+class Projection(Protocol):
+    """A matrix product with a checkpoint's weights, whatever their storage."""
+
+    sizes: list[int]
+    """Outputs of each part; ``projection(x).split(sizes, dim=1)`` takes them apart."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        ...
+
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """x (M, in_features) to (M, out_features)."""
+        ...
 
 
 class Linear:
@@ -90,6 +110,93 @@ def _runs(weights: Sequence[PackedWeight]) -> list[list[PackedWeight]]:
     return runs
 
 
+class DenseLinear:
+    """One projection, or several of one input, as one dense matrix.
+
+    Attributes:
+        sizes: outputs of each part.
+        weight: (out_features, in_features).
+        bias: (out_features) or None.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, sizes: Sequence[int], bias: torch.Tensor | None = None
+    ) -> None:
+        if weight.dim() != 2 or sum(sizes) != weight.shape[0]:
+            raise ValueError(f"{tuple(weight.shape)} does not hold parts of {list(sizes)} outputs")
+        self.sizes = list(sizes)
+        self.weight = weight
+        self.bias = bias
+
+    @classmethod
+    def load(
+        cls, checkpoint: Checkpoint, *names: str, device: torch.device, dtype: torch.dtype
+    ) -> DenseLinear:
+        """Reads ``<name>.weight`` and, where the checkpoint has it, ``<name>.bias``, and
+        dequantises what the file has packed."""
+        parts = [checkpoint.tensor(f"{name}.weight").to(device, dtype) for name in names]
+        sizes = [part.shape[0] for part in parts]
+        bias = None
+        if any(f"{name}.bias" in checkpoint for name in names):
+            bias = torch.cat(
+                [
+                    checkpoint.tensor(f"{name}.bias").to(device, dtype)
+                    if f"{name}.bias" in checkpoint
+                    else torch.zeros(size, device=device, dtype=dtype)
+                    for name, size in zip(names, sizes, strict=True)
+                ]
+            )
+        return cls(parts[0] if len(parts) == 1 else torch.cat(parts), sizes, bias)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return self.weight.nbytes
+
+    def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """x (M, in_features) to (M, out_features) of ``out``'s dtype, x's by default.
+
+        An fp32 ``out`` of narrower operands takes the product's fp32 sums unrounded.
+        """
+        transposed = self.weight.t()
+        if out is None:
+            product = torch.mm(x, transposed)
+        elif out.dtype == x.dtype:
+            product = torch.mm(x, transposed, out=out)
+        elif x.is_cuda:
+            product = torch.mm(x, transposed, out_dtype=out.dtype, out=out)
+        else:
+            product = torch.mm(x.to(out.dtype), transposed.to(out.dtype), out=out)
+        return product if self.bias is None else product.add_(self.bias)
+
+
+class DenseEmbedding:
+    """Token embeddings out of a dense matrix, which a tied head shares.
+
+    Attributes:
+        weight: (vocabulary, hidden).
+        scale: factor of every row; Gemma's sqrt(hidden).
+    """
+
+    def __init__(self, weight: torch.Tensor, scale: float = 1.0) -> None:
+        self.weight = weight
+        self.scale = scale
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return self.weight.nbytes
+
+    def __call__(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """ids (N) to (N, hidden) of the weight's dtype."""
+        rows = torch.index_select(self.weight, 0, ids, out=out)
+        return rows if self.scale == 1.0 else rows.mul_(self.scale)
+
+    def head(self) -> DenseLinear:
+        """The output projection over the same storage."""
+        return DenseLinear(self.weight, [self.weight.shape[0]])
+
+
 class Embedding:
     """Token embeddings out of a packed matrix, which a tied head shares.
 
@@ -101,6 +208,11 @@ class Embedding:
     def __init__(self, weight: PackedWeight, scale: float = 1.0) -> None:
         self.weight = weight
         self.scale = scale
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return self.weight.nbytes
 
     def __call__(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """ids (N) to (N, hidden) fp32."""
@@ -116,7 +228,7 @@ class RMSNorm:
     """RMS normalisation with a weight.
 
     Attributes:
-        weight: (D) fp32.
+        weight: (D) fp32, on the device of its inputs.
         plus_one: scale by 1 + weight, as the Gemma 1-3 checkpoints want.
     """
 

@@ -18,11 +18,11 @@ ENTRY_TOKENS = 4
 class Bench:
     """Tables, a builder and requests that can be put into plans."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int = 1) -> None:
         self.tables = BlockTables(
             EntryAllocator(200), rows=6, entry_tokens=ENTRY_TOKENS, context_limit=100
         )
-        self.builder = BatchBuilder(self.tables, step_tokens=200, max_rows=6)
+        self.builder = BatchBuilder(self.tables, step_tokens=200, max_rows=6, slots=slots)
 
     def request(self, tokens: list[int], *, written: int = 0, decoding: bool = False) -> Request:
         sampler = SamplerRow(Sampling(), choice=0, prompt_ids=tokens, end_ids=[])
@@ -119,3 +119,19 @@ def test_an_unchanged_mapping_writes_no_table_row() -> None:
     assert after[:, -1].tolist() == [99, 0], "only the row that got an entry is written"
     swapped = bench.build([(second, 1), (first, 1)]).block_table
     assert swapped.tolist() == bench.tables.table[[second.row, first.row]].tolist()
+
+
+def test_slots_are_used_in_turn_and_know_what_their_tables_hold() -> None:
+    bench = Bench(slots=2)
+    first, second = bench.request([1] * 30), bench.request([2] * 30)
+    one = bench.build([(first, 5)])
+    first.written = 5
+    two = bench.build([(first, 9), (second, 4)])
+    assert one.input_ids.tolist() == [1] * 5, "the next build leaves a batch alone"
+    assert one.context_len.tolist() == [5]
+    first.written, second.written = 14, 4
+    three = bench.build([(first, 1), (second, 1)])
+    assert three.input_ids.data_ptr() == one.input_ids.data_ptr()
+    assert two.context_len.tolist() == [14, 4]
+    expected = bench.tables.table[[first.row, second.row]].tolist()
+    assert three.block_table.tolist() == expected

@@ -9,7 +9,7 @@ import torch
 
 from antiphon_llm.kvcache.block_table import BlockTables
 
-from .plan import StepClass, StepPlan
+from .plan import PlannedRow, StepClass, StepPlan
 
 _KEPT_VIEWS = 64
 
@@ -18,7 +18,7 @@ _KEPT_VIEWS = 64
 class StepBatch:
     """N tokens of B rows without a batch axis; decode rows come first.
 
-    The tensors are views of buffers that the next step's build overwrites.
+    The tensors are views of buffers that a later step's build overwrites.
     """
 
     input_ids: torch.Tensor
@@ -44,48 +44,50 @@ class StepBatch:
 
 
 class BatchBuilder:
-    """Fills preallocated host buffers; nothing is allocated per step but views."""
+    """Fills preallocated host buffers; nothing is allocated per step but views.
 
-    def __init__(self, tables: BlockTables, *, step_tokens: int, max_rows: int) -> None:
+    ``slots`` sets of buffers are used in turn, so that a batch stays valid while the next
+    ``slots - 1`` are built.
+    """
+
+    def __init__(
+        self, tables: BlockTables, *, step_tokens: int, max_rows: int, slots: int = 1
+    ) -> None:
         self._tables = tables
-        self._input_ids = _Buffer(step_tokens, np.int32)
-        self._positions = _Buffer(step_tokens, np.int32)
-        self._write_slot = _Buffer(step_tokens, np.int64)
-        self._query_start = _Buffer(max_rows + 1, np.int32)
-        self._context_len = _Buffer(max_rows, np.int32)
-        self._sample_index = _Buffer(max_rows, np.int64)
-        self._block_table = _Buffer((max_rows, tables.width), np.int32)
-        self._published: list[tuple[int, int, int]] = []
+        self._slots = [_Slot(tables, step_tokens, max_rows) for _ in range(slots)]
+        self._turn = 0
 
     def build(self, plan: StepPlan) -> StepBatch:
         """The batch of a plan whose entries are held already."""
+        slot = self._slots[self._turn]
+        self._turn = (self._turn + 1) % len(self._slots)
         token = sampled = max_query = total_kv = max_context = 0
         for index, row in enumerate(plan.rows):
             count, end = row.shape.tokens, token + row.shape.tokens
-            known = row.request.tokens[row.start : row.end]
-            self._input_ids.host[token : token + len(known)] = known
-            self._input_ids.host[token + len(known) : end] = -1 - row.request.row
-            self._positions.host[token:end] = range(row.start, row.end)
-            self._tables.write_slots(
-                row.request.row, row.start, count, self._write_slot.host[token:end]
+            fill_row(
+                self._tables,
+                row,
+                slot.input_ids.host[token:end],
+                slot.positions.host[token:end],
+                slot.write_slot.host[token:end],
             )
-            self._query_start.host[index + 1] = end
-            self._context_len.host[index] = row.end
+            slot.query_start.host[index + 1] = end
+            slot.context_len.host[index] = row.end
             if row.shape.samples:
-                self._sample_index.host[sampled] = end - 1
+                slot.sample_index.host[sampled] = end - 1
                 sampled += 1
             max_query = max(max_query, count)
             max_context = max(max_context, row.end)
             total_kv += row.end
             token = end
         return StepBatch(
-            input_ids=self._input_ids.first(token),
-            positions=self._positions.first(token),
-            query_start=self._query_start.first(len(plan.rows) + 1),
-            context_len=self._context_len.first(len(plan.rows)),
-            block_table=self._publish_tables(plan),
-            write_slot=self._write_slot.first(token),
-            sample_index=self._sample_index.first(sampled),
+            input_ids=slot.input_ids.first(token),
+            positions=slot.positions.first(token),
+            query_start=slot.query_start.first(len(plan.rows) + 1),
+            context_len=slot.context_len.first(len(plan.rows)),
+            block_table=slot.publish_tables(self._tables, plan),
+            write_slot=slot.write_slot.first(token),
+            sample_index=slot.sample_index.first(sampled),
             block_tokens=self._tables.entry_tokens,
             max_query=max_query,
             max_context=max_context,
@@ -93,13 +95,43 @@ class BatchBuilder:
             step_class=plan.step_class,
         )
 
-    def _publish_tables(self, plan: StepPlan) -> torch.Tensor:
-        """Copies only the table rows whose mapping differs from the last step's."""
-        mapping = [self._tables.mapping(row.request.row) for row in plan.rows]
+
+def fill_row(
+    tables: BlockTables,
+    row: PlannedRow,
+    input_ids: np.ndarray,
+    positions: np.ndarray,
+    write_slot: np.ndarray,
+) -> None:
+    """One row's token columns, each (n): int32 ids and positions, int64 slots."""
+    request, start, end = row.request, row.start, row.end
+    known = request.tokens[start:end]
+    input_ids[: len(known)] = known
+    input_ids[len(known) :] = -1 - request.row
+    positions[:] = range(start, end)
+    tables.write_slots(request.row, start, end - start, write_slot)
+
+
+class _Slot:
+    """One set of host buffers and what its table rows hold."""
+
+    def __init__(self, tables: BlockTables, step_tokens: int, max_rows: int) -> None:
+        self.input_ids = _Buffer(step_tokens, np.int32)
+        self.positions = _Buffer(step_tokens, np.int32)
+        self.write_slot = _Buffer(step_tokens, np.int64)
+        self.query_start = _Buffer(max_rows + 1, np.int32)
+        self.context_len = _Buffer(max_rows, np.int32)
+        self.sample_index = _Buffer(max_rows, np.int64)
+        self._block_table = _Buffer((max_rows, tables.width), np.int32)
+        self._published: list[tuple[int, int, int]] = []
+
+    def publish_tables(self, tables: BlockTables, plan: StepPlan) -> torch.Tensor:
+        """Copies only the table rows whose mapping differs from what this slot holds."""
+        mapping = [tables.mapping(row.request.row) for row in plan.rows]
         published = self._published
         for index, key in enumerate(mapping):
             if index >= len(published) or published[index] != key:
-                self._block_table.host[index] = self._tables.table[key[0]]
+                self._block_table.host[index] = tables.table[key[0]]
         # Rows past this batch keep their contents, and so stay published.
         self._published = mapping + published[len(mapping) :]
         return self._block_table.first(len(mapping))

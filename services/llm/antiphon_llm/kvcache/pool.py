@@ -13,11 +13,17 @@ from .fields import ALIGNMENT, FieldSpec, align, entry_bytes
 class KvPool:
     """Carves ``entries`` usable entries, and the null entry 0, out of one buffer.
 
-    ``views[name]`` has shape ``(entries + 1, rows_per_entry, *row_shape)``. The memory is
+    ``views[name]`` has shape ``(entries + 1, rows_per_entry, *row_shape)``. Host memory is
     mapped on first write, so a pool that is larger than the traffic costs address space only.
     """
 
-    def __init__(self, fields: Sequence[FieldSpec], *, entries: int) -> None:
+    def __init__(
+        self,
+        fields: Sequence[FieldSpec],
+        *,
+        entries: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
         names = [field.name for field in fields]
         if len(set(names)) != len(names):
             raise ValueError(f"KV field names repeat: {sorted(names)}")
@@ -26,7 +32,7 @@ class KvPool:
         self.fields = tuple(fields)
         self.entries = entries
         self.bytes = (entries + 1) * entry_bytes(fields)
-        self._buffer = _zeroed(self.bytes)
+        self._buffer = _zeroed(self.bytes, torch.device(device))
         self.views = self._carve()
 
     def _carve(self) -> dict[str, torch.Tensor]:
@@ -45,9 +51,11 @@ class KvPool:
         return views
 
 
-def _zeroed(size: int) -> torch.Tensor:
-    """``size`` zero bytes at an ALIGNMENT boundary, untouched: calloc maps pages lazily,
-    where ``torch.zeros`` would write, and so commit, all of them."""
+def _zeroed(size: int, device: torch.device) -> torch.Tensor:
+    """``size`` zero bytes at an ALIGNMENT boundary; on the host untouched: calloc maps pages
+    lazily, where ``torch.zeros`` would write, and so commit, all of them."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=torch.uint8, device=device)
     raw = np.zeros(size + ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return torch.from_numpy(raw[start : start + size])

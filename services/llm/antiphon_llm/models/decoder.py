@@ -14,7 +14,14 @@ from antiphon_core.logs import get_logger
 from antiphon_kernels.gated_activation import gelu_tanh_mul, silu_mul
 from antiphon_kernels.paged_attention import paged_attention
 from antiphon_kernels.store_kv import store_kv
-from antiphon_nn.layers import Embedding, Linear, RMSNorm
+from antiphon_nn.layers import (
+    DenseEmbedding,
+    DenseLinear,
+    Embedding,
+    Linear,
+    Projection,
+    RMSNorm,
+)
 from antiphon_nn.rotary import RopeSettings, RotaryEmbedding
 
 from antiphon_llm.kvcache.fields import FieldSpec
@@ -22,7 +29,7 @@ from antiphon_llm.kvcache.fields import FieldSpec
 from .config_reader import UnsupportedConfig
 from .programs import DecodePrograms
 from .spec import DecoderSpec, LayerSpec
-from .workspace import LayerViews, Workspace
+from .workspace import FIXED_TOKENS, LayerViews, Workspace
 
 if TYPE_CHECKING:
     from antiphon_nn.checkpoint import Checkpoint
@@ -60,25 +67,38 @@ class CacheView(Protocol):
 
 
 class Decoder:
-    """Embedding, blocks, final norm and head over a checkpoint's weights."""
+    """Embedding, blocks, final norm and head over a checkpoint's weights.
 
-    def __init__(self, spec: DecoderSpec, checkpoint: Checkpoint) -> None:
+    In fp32 on CPU the weights stay packed in their file's format; elsewhere they are dense,
+    dequantised at load, and activations, residual stream and cache share their dtype: that is
+    what the checkpoints were trained in, and it halves the traffic of a step's small kernels.
+    Norm statistics, attention sums and logits are fp32 everywhere.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        checkpoint: Checkpoint,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        fixed_tokens: int = FIXED_TOKENS,
+    ) -> None:
         self.spec = spec
-        load = _Loader(spec, checkpoint)
-        embedding = checkpoint.linear("model.embed_tokens.weight")
-        if embedding.shape != (spec.vocab_size, spec.hidden_size):
-            raise UnsupportedConfig(
-                f"{spec.family}: embedding is {embedding.shape}, the config says "
-                f"{(spec.vocab_size, spec.hidden_size)}"
-            )
-        self._embedding = Embedding(embedding, spec.embedding_scale)
+        self.device = torch.device(device)
+        self.dtype = dtype
+        load = _Loader(spec, checkpoint, self.device, dtype)
+        self.packed = load.packed
+        self._embedding = load.embedding("model.embed_tokens")
         self._ropes: dict[int, RotaryEmbedding] = {}
         self._blocks = [
             _Block(spec, layer, load, f"model.layers.{index}", self._rope(layer.rope))
             for index, layer in enumerate(spec.layers)
         ]
-        self._workspace = Workspace(spec)
-        self.programs = DecodePrograms()
+        self._workspace = Workspace(
+            spec, device=self.device, dtype=dtype, fixed_tokens=fixed_tokens
+        )
+        self.programs = DecodePrograms(enabled=self.packed)
         self._final_norm = load.norm("model.norm")
         self._head, self.tied_head = self._load_head(load, checkpoint)
         checkpoint.check_coverage(IGNORED_TENSORS)
@@ -93,14 +113,12 @@ class Decoder:
         """Bytes of all matrices as stored, a tied head counted once."""
         blocks = sum(block.weight_bytes for block in self._blocks)
         head = 0 if self.tied_head else self._head.nbytes
-        return blocks + head + self._embedding.weight.nbytes
+        return blocks + head + self._embedding.nbytes
 
     def kv_fields(self, entry_tokens: int) -> list[FieldSpec]:
         """What one KV entry holds: keys and values of each built layer."""
         return [
-            FieldSpec(
-                f"{index}.{side}", entry_tokens, (layer.kv_heads, layer.head_dim), torch.float32
-            )
+            FieldSpec(f"{index}.{side}", entry_tokens, (layer.kv_heads, layer.head_dim), self.dtype)
             for index, layer in enumerate(self.spec.layers)
             for side in ("keys", "values")
         ]
@@ -112,7 +130,7 @@ class Decoder:
         meta: AttentionMeta,
         views: Sequence[CacheView],
     ) -> torch.Tensor:
-        """Final hidden states (N, H) fp32 of token ids (N) at absolute positions (N), int32.
+        """Final hidden states (N, H) of token ids (N) at absolute positions (N), int32.
 
         They are workspace of the decoder, valid until the next call. Stores the tokens' keys
         and values in ``views``, one per layer.
@@ -153,10 +171,12 @@ class Decoder:
     def _rope(self, settings: RopeSettings) -> RotaryEmbedding:
         """Layers with the same settings object share one pair of tables."""
         if id(settings) not in self._ropes:
-            self._ropes[id(settings)] = RotaryEmbedding(settings, self.spec.context_limit)
+            self._ropes[id(settings)] = RotaryEmbedding(
+                settings, self.spec.context_limit, self.device
+            )
         return self._ropes[id(settings)]
 
-    def _load_head(self, load: _Loader, checkpoint: Checkpoint) -> tuple[Linear, bool]:
+    def _load_head(self, load: _Loader, checkpoint: Checkpoint) -> tuple[Projection, bool]:
         """The head and whether it shares the embedding's storage."""
         family = self.spec.family
         if "lm_head.weight" not in checkpoint:
@@ -259,18 +279,38 @@ class _Block:
 
 
 class _Loader:
-    """Reads a decoder's parts and checks them against its spec."""
+    """Reads a decoder's parts in the storage that its device wants, and checks them against
+    the spec."""
 
-    def __init__(self, spec: DecoderSpec, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, spec: DecoderSpec, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+    ) -> None:
         self._spec = spec
         self._checkpoint = checkpoint
+        self._device = device
+        self._dtype = dtype
+        self.packed = device.type == "cpu" and dtype == torch.float32
+
+    def embedding(self, name: str) -> Embedding | DenseEmbedding:
+        """The token embeddings with the family's scale."""
+        shape = (self._spec.vocab_size, self._spec.hidden_size)
+        stored = tuple(self._checkpoint.shape(f"{name}.weight"))
+        if stored != shape:
+            raise UnsupportedConfig(
+                f"{self._spec.family}: embedding is {stored}, the config says {shape}"
+            )
+        if self.packed:
+            packed = self._checkpoint.linear(f"{name}.weight")
+            return Embedding(packed, self._spec.embedding_scale)
+        dense = self._checkpoint.tensor(f"{name}.weight").to(self._device, self._dtype)
+        return DenseEmbedding(dense, self._spec.embedding_scale)
 
     def norm(self, name: str) -> RMSNorm:
         """An RMSNorm with the family's convention."""
-        weight = self._checkpoint.tensor(f"{name}.weight")
+        weight = self._checkpoint.tensor(f"{name}.weight").to(self._device)
         return RMSNorm(weight, self._spec.norm_eps, plus_one=self._spec.norm_plus_one)
 
-    def linear(self, names: Sequence[str], sizes: Sequence[int], bias: bool) -> Linear:
+    def linear(self, names: Sequence[str], sizes: Sequence[int], bias: bool) -> Projection:
         """One projection, or several of one input, whose outputs must have these sizes."""
         for name in names:
             if (f"{name}.bias" in self._checkpoint) is not bias:
@@ -278,7 +318,13 @@ class _Loader:
                     f"{self._spec.family}: the config says {name} has "
                     f"{'a' if bias else 'no'} bias, the checkpoint disagrees"
                 )
-        linear = Linear.load(self._checkpoint, *names)
+        linear: Projection
+        if self.packed:
+            linear = Linear.load(self._checkpoint, *names)
+        else:
+            linear = DenseLinear.load(
+                self._checkpoint, *names, device=self._device, dtype=self._dtype
+            )
         if linear.sizes != list(sizes):
             raise UnsupportedConfig(
                 f"{self._spec.family}: {', '.join(names)} have {linear.sizes} outputs, "

@@ -46,8 +46,8 @@ class DecodePrograms:
             first time counts as ``recorded``; steps with a prompt in them are not counted.
     """
 
-    def __init__(self) -> None:
-        self.enabled = True
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.enabled = enabled
         self.replays = 0
         self.eager: dict[str, int] = {}
         self._recorded: dict[int, _Recorded] = {}

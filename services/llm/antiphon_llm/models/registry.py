@@ -10,6 +10,7 @@ from antiphon_core.logs import get_logger
 from .config_reader import ConfigReader, UnsupportedConfig
 
 if TYPE_CHECKING:
+    import torch
     from antiphon_nn.checkpoint import Checkpoint
 
     from .decoder import Decoder
@@ -35,12 +36,24 @@ def architecture_of(checkpoint: Checkpoint) -> str:
     return names[0]
 
 
-def build_model(checkpoint: Checkpoint) -> Decoder:
-    """Builds the checkpoint's model with its weights.
+def build_model(
+    checkpoint: Checkpoint,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    fixed_tokens: int = 0,
+) -> Decoder:
+    """Builds the checkpoint's model with its weights on a device.
+
+    Steps of up to ``fixed_tokens`` tokens run in memory whose addresses never change; 0 takes
+    the decoder's own default. dtype None is float32, packed weights as stored.
 
     Raises UnsupportedConfig for an unknown architecture or an unsupported config value.
     """
+    import torch
+
     from .decoder import Decoder
+    from .workspace import FIXED_TOKENS
 
     architecture = architecture_of(checkpoint)
     family = importlib.import_module(f".{FAMILIES[architecture]}", __package__)
@@ -49,4 +62,10 @@ def build_model(checkpoint: Checkpoint) -> Decoder:
     unread = reader.unread()
     if unread:
         _log.warning("config_keys_not_used", architecture=architecture, keys=unread)
-    return Decoder(spec, checkpoint)
+    return Decoder(
+        spec,
+        checkpoint,
+        device=device,
+        dtype=dtype or torch.float32,
+        fixed_tokens=fixed_tokens or FIXED_TOKENS,
+    )

@@ -10,7 +10,7 @@ from .spec import DecoderSpec
 
 FIXED_TOKENS = 64
 """Steps of up to so many tokens, all that only decode among them, have memory of their own
-whose addresses never change."""
+whose addresses never change; a wider row limit raises it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,17 @@ class LayerViews:
 class Workspace:
     """Grows to the widest step seen; a decode step allocates nothing."""
 
-    def __init__(self, spec: DecoderSpec) -> None:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        fixed_tokens: int = FIXED_TOKENS,
+    ) -> None:
         layer = spec.layers[0]
+        self.fixed_tokens = fixed_tokens
+        self._device, self._dtype = device, dtype
         self._heads, self._kv_heads, self._dim = layer.heads, layer.kv_heads, layer.head_dim
         self._widths = {
             "hidden": spec.hidden_size,
@@ -55,14 +64,14 @@ class Workspace:
             "activated": spec.intermediate_size,
             "update": spec.hidden_size,
         }
-        self._fixed = self._allocate(FIXED_TOKENS)
+        self._fixed = self._allocate(fixed_tokens)
         self._fixed_views: dict[int, LayerViews] = {}
-        self._rows = FIXED_TOKENS
+        self._rows = fixed_tokens
         self._growing = self._fixed
 
     def views(self, tokens: int) -> LayerViews:
         """The buffers for N tokens: fixed ones, or else valid until a wider step."""
-        if tokens <= FIXED_TOKENS:
+        if tokens <= self.fixed_tokens:
             if tokens not in self._fixed_views:
                 self._fixed_views[tokens] = self._cut(self._fixed, tokens)
             return self._fixed_views[tokens]
@@ -72,7 +81,10 @@ class Workspace:
         return self._cut(self._growing, tokens)
 
     def _allocate(self, tokens: int) -> dict[str, torch.Tensor]:
-        return {name: torch.empty(tokens, width) for name, width in self._widths.items()}
+        return {
+            name: torch.empty(tokens, width, device=self._device, dtype=self._dtype)
+            for name, width in self._widths.items()
+        }
 
     def _cut(self, buffers: dict[str, torch.Tensor], tokens: int) -> LayerViews:
         rows = {name: buffer[:tokens] for name, buffer in buffers.items()}

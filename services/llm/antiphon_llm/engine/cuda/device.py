@@ -1,0 +1,165 @@
+"""What the runner needs of a device beside tensors: pinned memory, events, graphs."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+WARM_UPS = 2
+"""Runs of a function before it is recorded: lazy initialisation must not be captured."""
+
+
+class Event(Protocol):
+    """A point in the device's work."""
+
+    def record(self) -> None:
+        """Marks what has been enqueued so far."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits until the marked work is done, and for nothing else."""
+        ...
+
+
+class Graph(Protocol):
+    """Recorded device work."""
+
+    def replay(self) -> None:
+        """Enqueues the recorded work."""
+        ...
+
+
+class Device(Protocol):
+    """A device with one stream of work."""
+
+    device: torch.device
+
+    def event(self) -> Event:
+        """A new event."""
+        ...
+
+    def pinned(self, size: int) -> torch.Tensor:
+        """uint8 (size) of host memory that copies to the device without a stop."""
+        ...
+
+    def record(self, work: Callable[[], None]) -> Graph:
+        """Runs ``work`` WARM_UPS times and records it. Raises what the recording raises."""
+        ...
+
+    def free_and_total(self) -> tuple[int, int]:
+        """Bytes that the device can still give, and that it has."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits for everything; for boot and teardown only."""
+        ...
+
+
+class _Passed:
+    """An event of work that is done when it is enqueued."""
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
+class _Again:
+    """A graph that runs the same Python again."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.replay = work
+
+
+class HostDevice:
+    """The host as a device: work runs when it is enqueued, and a graph runs it again."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+
+    def event(self) -> Event:
+        """An event that has always passed."""
+        return _Passed()
+
+    def pinned(self, size: int) -> torch.Tensor:
+        """Plain memory."""
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def record(self, work: Callable[[], None]) -> Graph:
+        """Runs ``work`` as often as a recording would and keeps it."""
+        for _ in range(WARM_UPS):
+            work()
+        return _Again(work)
+
+    def free_and_total(self) -> tuple[int, int]:
+        """0 and 0: host pools are sized from the host's own reading."""
+        return 0, 0
+
+    def synchronize(self) -> None:
+        """Nothing runs behind the caller's back."""
+
+
+class CudaDevice:
+    """A CUDA device. All graphs share one memory pool and are recorded on one side stream."""
+
+    def __init__(self, device: torch.device | str = "cuda") -> None:
+        self.device = torch.device(device)
+        self._pool: tuple[int, int] | None = None
+        self._stream = torch.cuda.Stream(self.device)
+
+    def event(self) -> Event:
+        """An event that does not spin and keeps no time."""
+        return torch.cuda.Event()  # type: ignore[return-value]  # record() takes a stream too
+
+    def pinned(self, size: int) -> torch.Tensor:
+        """Page-locked memory, locked once."""
+        return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
+
+    def record(self, work: Callable[[], None]) -> Graph:
+        """Warms up and captures; no garbage collection may run in a capture."""
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            for _ in range(WARM_UPS):
+                work()
+        torch.cuda.current_stream(self.device).wait_stream(self._stream)
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.graph(
+                graph,
+                pool=self._pool,
+                stream=self._stream,
+                capture_error_mode="thread_local",
+            ):
+                work()
+        finally:
+            if collecting:
+                gc.enable()
+        return graph
+
+    def retire_pool(self) -> None:
+        """Leaves the pool to graphs recorded so far; an aborted recording must not share it."""
+        self._pool = None
+
+    def free_and_total(self) -> tuple[int, int]:
+        """As the driver counts, every process included."""
+        return torch.cuda.mem_get_info(self.device)
+
+    def synchronize(self) -> None:
+        """Waits for all streams."""
+        torch.cuda.synchronize(self.device)
+
+
+def open_device(name: torch.device | str) -> Device:
+    """The device of this name; ValueError for one that is not served."""
+    device = torch.device(name)
+    if device.type == "cpu":
+        return HostDevice()
+    if device.type == "cuda":
+        return CudaDevice(device)
+    raise ValueError(f"device is {device.type!r}; supported: cpu, cuda")
