@@ -17,6 +17,7 @@ def paged_attention(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attends every query to the keys of its row at or before its position, in fp32.
 
@@ -34,9 +35,10 @@ def paged_attention(
         scale: factor of the dot products.
         window: key p is visible iff ``i - window < p <= i``; 0 means no window.
         softcap: scores become ``softcap * tanh(score / softcap)``; 0 means none.
+        sinks: (Hq) or None, a score per head that takes part in the softmax without a value.
 
     Returns:
-        (N, Hq, D) of q's dtype.
+        (N, Hq, D) of q's dtype; queries outside ``query_start`` are zero.
     """
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     starts = query_start.tolist()
@@ -58,6 +60,10 @@ def paged_attention(
         visible = positions[None, :] <= query_position[:, None]
         if window > 0:
             visible &= positions[None, :] > query_position[:, None] - window
-        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+        scores = scores.masked_fill(~visible, float("-inf"))
+        if sinks is not None:
+            sink = sinks.float()[:, None, None].expand(-1, end - begin, 1)
+            scores = torch.cat((scores, sink), dim=-1)
+        weights = scores.softmax(-1)[..., :context]
         out[begin:end] = torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)
     return out
