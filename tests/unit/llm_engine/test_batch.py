@@ -100,7 +100,7 @@ def test_a_token_that_is_still_being_drawn_is_named_by_its_row() -> None:
     for request in (first, second):
         bench.tables.extend(request.row, len(request.tokens) + 1)
     ahead = PlannedRow(second, len(second.tokens), RowShape(1, samples=True), epoch=0)
-    known = PlannedRow(first, len(first.tokens) - 1, RowShape(1, samples=True))
+    known = PlannedRow(first, len(first.tokens) - 1, RowShape(1, samples=True), epoch=0)
     batch = bench.builder.build(StepPlan(rows=[ahead, known], decode_tokens=2))
     assert batch.input_ids.tolist() == [-1 - second.row, 3]
     assert batch.positions.tolist() == [4, 2]
