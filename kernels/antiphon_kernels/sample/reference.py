@@ -1,0 +1,73 @@
+"""The draw in plain torch and numpy, row by row: the definition that kernels are tested against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from antiphon_kernels.philox import philox_blocks
+
+_LARGEST_UNIFORM = 1.0 - 2.0**-24
+
+
+def sample(
+    logits: torch.Tensor,
+    columns: Sequence[torch.Tensor],
+    out: torch.Tensor,
+    faults: torch.Tensor,
+) -> None:
+    """As :func:`antiphon_kernels.sample.sample`; ``columns`` are the settings in their order."""
+    names = ("temperature", "noise", "top_k", "top_p", "log_min_p", "key", "position", "choice")
+    values = [column.tolist() for column in columns]
+    for index, row in enumerate(logits.float()):
+        of_row = dict(zip(names, (column[index] for column in values), strict=True))
+        # By a tensor: CUDA divides by a scalar through its rounded reciprocal.
+        scores = row / columns[0][index]
+        faults[index] = fault_of(scores)
+        out[index] = 0
+        if not faults[index]:
+            kept = scores >= cut(scores, of_row["top_k"], of_row["top_p"], of_row["log_min_p"])
+            noise = gumbel_noise(
+                of_row["key"], of_row["position"], of_row["choice"], len(scores)
+            ).to(scores.device)
+            noisy = torch.where(kept, scores + of_row["noise"] * noise, -math.inf)
+            # The first of equal maxima, which torch.argmax does not promise.
+            out[index] = (noisy == noisy.max()).nonzero()[0, 0]
+
+
+def fault_of(scores: torch.Tensor) -> int:
+    """The :class:`antiphon_kernels.sample.Fault` of fp32 scores (V)."""
+    if bool(scores.isnan().any()):
+        return 1
+    highest = float(scores.max())
+    return 0 if math.isfinite(highest) else 2 if highest < 0 else 3
+
+
+def cut(scores: torch.Tensor, top_k: int, top_p: float, log_min_p: float) -> float:
+    """The least score that the filters keep, of fp32 scores (V) with a finite maximum."""
+    ordered = scores.sort(descending=True).values
+    if 0 < top_k < len(ordered):
+        ordered = ordered[ordered >= ordered[top_k - 1]]
+    threshold = float(ordered[-1])
+    if top_p < 1:
+        masses = (ordered - ordered[0]).exp().double()
+        reached = masses.cumsum(0) >= top_p * masses.sum()
+        place = int(reached.int().argmax()) if bool(reached.any()) else -1
+        threshold = float(ordered[place])
+    lowest = float(ordered[0] + torch.tensor(log_min_p, dtype=torch.float32))
+    return min(max(threshold, lowest), float(ordered[0]))
+
+
+def gumbel_noise(key: int, position: int, choice: int, vocabulary: int) -> torch.Tensor:
+    """Standard Gumbel noise, fp32 (V), of every token id.
+
+    ``-ln(-log1p(-w))`` with ``w = (x + 0.5) 2^-32`` at most ``1 - 2^-24``: the smallest
+    exponential wins, so the float's fine end lies at small ``w``.
+    """
+    words = philox_blocks(key & (1 << 64) - 1, -(-vocabulary // 4), (position, 0, choice))
+    uniform = torch.from_numpy(words.reshape(-1)[:vocabulary].astype(np.float32))
+    uniform.add_(0.5).mul_(2.0**-32).clamp_(max=_LARGEST_UNIFORM)
+    return uniform.neg_().log1p_().neg_().log_().neg_()
