@@ -63,13 +63,13 @@ class Report:
 
     def finish(self) -> int:
         """Writes bench/results/<area>-<machine>-<commit>.json; the exit status to use."""
-        commit, machine = _commit(), _machine()
-        path = BENCH / "results" / f"{self._area}-{machine['name']}-{commit}.json"
+        revision, host = commit(), machine()
+        path = BENCH / "results" / f"{self._area}-{host['name']}-{revision}.json"
         path.parent.mkdir(exist_ok=True)
         record = {
             "area": self._area,
-            "commit": commit,
-            "machine": machine,
+            "commit": revision,
+            "machine": host,
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "bars": [vars(bar) | {"passed": bar.passed} for bar in self._bars],
             "raw": self._raw,
@@ -79,13 +79,15 @@ class Report:
         return 0 if all(bar.passed for bar in self._bars) else 1
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The revision that was measured, 12 hex digits."""
     command = ["git", "rev-parse", "--short=12", "HEAD"]
     done = subprocess.run(command, cwd=BENCH, capture_output=True, text=True)
     return done.stdout.strip() or "unknown"
 
 
-def _machine() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """What was measured on, as the result files have it."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
