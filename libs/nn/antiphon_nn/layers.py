@@ -7,8 +7,10 @@ from typing import Protocol
 
 import torch
 from antiphon_kernels import quant_linear as kernel
+from antiphon_kernels.embedding import embedding
 from antiphon_kernels.quant_linear import PackedWeight
 from antiphon_kernels.rms_norm import add_rms_norm, rms_norm
+from antiphon_kernels.small_linear import MAX_ROWS, small_linear
 
 from antiphon_nn.checkpoint import Checkpoint
 from antiphon_nn.rotary import RopeSettings, RotaryEmbedding, rope_settings
@@ -37,8 +39,27 @@ class Projection(Protocol):
         """Bytes of the weights."""
         ...
 
+    def folds(self, rows: int) -> bool:
+        """Whether :meth:`folded` is served for so many rows."""
+        ...
+
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """x (M, in_features) to (M, out_features)."""
+        ...
+
+    def folded(
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        norm: RMSNorm | None = None,
+        activation: str | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """``residual + act(linear(norm(x)))`` in one operation, written to ``out``.
+
+        ``activation`` (silu or gelu_tanh) opens the second half of the outputs with the first.
+        """
         ...
 
 
@@ -83,6 +104,22 @@ class Linear:
     def nbytes(self) -> int:
         """Bytes of the weights."""
         return sum(segment.nbytes for segment in self.segments)
+
+    def folds(self, rows: int) -> bool:
+        """Never: packed products run alone."""
+        return False
+
+    def folded(
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        norm: RMSNorm | None = None,
+        activation: str | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Not served."""
+        raise NotImplementedError("packed products run alone")
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """x (M, in_features) to (M, out_features)."""
@@ -158,6 +195,8 @@ class DenseLinear:
 
         An fp32 ``out`` of narrower operands takes the product's fp32 sums unrounded.
         """
+        if out is not None and self.folds(x.shape[0]):
+            return self.folded(x, out)
         transposed = self.weight.t()
         if out is None:
             product = torch.mm(x, transposed)
@@ -168,6 +207,33 @@ class DenseLinear:
         else:
             product = torch.mm(x.to(out.dtype), transposed.to(out.dtype), out=out)
         return product if self.bias is None else product.add_(self.bias)
+
+    def folds(self, rows: int) -> bool:
+        """At the few rows where a product costs what reading its weight costs."""
+        return rows <= MAX_ROWS
+
+    def folded(
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        norm: RMSNorm | None = None,
+        activation: str | None = None,
+        residual: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """``residual + act(linear(norm(x)))`` in one operation, written to ``out``, which may
+        be the residual's own memory."""
+        return small_linear(
+            x,
+            self.weight,
+            self.bias,
+            norm_weight=None if norm is None else norm.weight,
+            eps=0.0 if norm is None else norm.eps,
+            plus_one=norm is not None and norm.plus_one,
+            activation=activation,
+            residual=residual,
+            out=out,
+        )
 
 
 class DenseEmbedding:
@@ -187,8 +253,15 @@ class DenseEmbedding:
         """Bytes of the weights."""
         return self.weight.nbytes
 
-    def __call__(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """ids (N) to (N, hidden) of the weight's dtype."""
+    def __call__(
+        self, ids: torch.Tensor, out: torch.Tensor | None = None, drawn: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """ids (N) int32 to (N, hidden) of the weight's dtype.
+
+        An id ``-1 - r`` stands for ``drawn[r]``, int32: the last token drawn for row r.
+        """
+        if drawn is not None:
+            return embedding(ids, self.weight, drawn, scale=self.scale, out=out)
         rows = torch.index_select(self.weight, 0, ids, out=out)
         return rows if self.scale == 1.0 else rows.mul_(self.scale)
 
@@ -214,8 +287,12 @@ class Embedding:
         """Bytes of the weights."""
         return self.weight.nbytes
 
-    def __call__(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """ids (N) to (N, hidden) fp32."""
+    def __call__(
+        self, ids: torch.Tensor, out: torch.Tensor | None = None, drawn: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """ids (N) to (N, hidden) fp32; an id ``-1 - r`` stands for ``drawn[r]``, int32."""
+        if drawn is not None:
+            ids = torch.where(ids < 0, drawn[(-1 - ids).clamp_(min=0)], ids)
         rows = kernel.gather_rows(self.weight, ids, out)
         return rows if self.scale == 1.0 else rows.mul_(self.scale)
 

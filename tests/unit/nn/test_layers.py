@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 import torch
 from antiphon_kernels.quant_linear import dequantise, pack
-from antiphon_nn.layers import Embedding, Linear, RMSNorm, RotaryEmbedding, rope_settings
+from antiphon_nn.layers import (
+    DenseEmbedding,
+    DenseLinear,
+    Embedding,
+    Linear,
+    RMSNorm,
+    RotaryEmbedding,
+    rope_settings,
+)
 from antiphon_nn.rotary import inverse_frequencies
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -40,6 +48,39 @@ def test_embedding_shares_its_storage_with_the_head() -> None:
     ids = torch.tensor([3, 49, 3], dtype=torch.int32)
     assert torch.equal(embedding(ids), dequantise(weight)[ids.long()] * 4.0)
     assert embedding.head().segments[0] is weight
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_drawn_tokens_stand_behind_negative_ids(dtype: torch.dtype) -> None:
+    weight = rand(50, 16)
+    drawn = torch.tensor([7, 49, 0], dtype=torch.int32)
+    ids = torch.tensor([3, -2, -1, -3], dtype=torch.int32)
+    known = torch.tensor([3, 49, 7, 0], dtype=torch.int32)
+    if dtype == torch.float32:
+        embedding: Embedding | DenseEmbedding = Embedding(pack(weight), 4.0)
+    else:
+        embedding = DenseEmbedding(weight.to(dtype), 4.0)
+    assert torch.equal(embedding(ids, None, drawn), embedding(known))
+
+
+@pytest.mark.parametrize("rows", [1, 16, 17, 40])
+def test_dense_products_fold_their_neighbours(rows: int) -> None:
+    weight, norm = rand(64, 32).bfloat16(), RMSNorm(rand(32, seed=1), 1e-6)
+    linear = DenseLinear(weight, [32, 32])
+    x = rand(rows, 32, seed=2).bfloat16()
+    wide = norm(x.float()) @ weight.float().T
+    assert linear.folds(rows) is (rows <= 16)
+    close = {"atol": 0.06, "rtol": 0.02}
+    torch.testing.assert_close(linear(norm(x)).float(), wide, **close)
+    logits = linear(norm(x), torch.empty(rows, 64))
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, wide, **close)
+    if linear.folds(rows):
+        folded = linear.folded(x, torch.empty(rows, 64), norm=norm)
+        torch.testing.assert_close(folded, wide, atol=1e-4, rtol=1e-4)
+        gated = linear.folded(x, torch.empty(rows, 32), norm=norm, activation="silu")
+        expected = torch.nn.functional.silu(wide[:, :32]) * wide[:, 32:]
+        torch.testing.assert_close(gated, expected, atol=1e-3, rtol=1e-3)
 
 
 def test_norm_with_the_residual() -> None:

@@ -18,7 +18,7 @@ from antiphon_kernels.cpu.program import Program, ProgramFault, record
 from .workspace import FIXED_TOKENS
 
 if TYPE_CHECKING:
-    from .decoder import AttentionMeta, CacheView
+    from .block import AttentionMeta, CacheView
 
 _log = get_logger(__name__)
 

@@ -1,0 +1,182 @@
+"""One decoder layer: attention and a gated feed-forward block over a residual stream."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from antiphon_kernels.gated_activation import gelu_tanh_mul, silu_mul
+from antiphon_kernels.paged_attention import paged_attention
+from antiphon_kernels.qk_rope_store import qk_rope_store
+from antiphon_nn.layers import Projection, RMSNorm
+from antiphon_nn.rotary import RotaryEmbedding
+
+from .loader import Loader
+from .spec import DecoderSpec, LayerSpec
+from .workspace import LayerViews
+
+_ACTIVATIONS = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}
+
+
+class AttentionMeta(Protocol):
+    """What attention reads of a step; see StepBatch for shapes."""
+
+    @property
+    def query_start(self) -> torch.Tensor: ...
+    @property
+    def context_len(self) -> torch.Tensor: ...
+    @property
+    def block_table(self) -> torch.Tensor: ...
+    @property
+    def write_slot(self) -> torch.Tensor: ...
+    @property
+    def block_tokens(self) -> int: ...
+    @property
+    def max_query(self) -> int: ...
+    @property
+    def max_context(self) -> int: ...
+
+
+class CacheView(Protocol):
+    """One layer's keys and values, ``(slots, kv_heads, head_dim)`` each."""
+
+    @property
+    def keys(self) -> torch.Tensor: ...
+    @property
+    def values(self) -> torch.Tensor: ...
+
+
+class Block:
+    """One decoder layer."""
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        layer: LayerSpec,
+        load: Loader,
+        prefix: str,
+        rope: RotaryEmbedding,
+        attention_workspace: torch.Tensor | None,
+    ) -> None:
+        self._layer = layer
+        self._rope = rope
+        self._attention_workspace = attention_workspace
+        heads, kv_heads, dim = layer.heads, layer.kv_heads, layer.head_dim
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        self._qkv = load.linear(
+            [f"{attention}.{part}_proj" for part in "qkv"],
+            [heads * dim, kv_heads * dim, kv_heads * dim],
+            bias=spec.qkv_bias,
+        )
+        self._output = load.linear([f"{attention}.o_proj"], [spec.hidden_size], spec.output_bias)
+        self._gate_up = load.linear(
+            [f"{mlp}.gate_proj", f"{mlp}.up_proj"], [spec.intermediate_size] * 2, spec.mlp_bias
+        )
+        self._down = load.linear([f"{mlp}.down_proj"], [spec.hidden_size], spec.mlp_bias)
+        self._activation = spec.activation
+        self._query_norm = load.norm(f"{attention}.q_norm") if spec.qk_norm else None
+        self._key_norm = load.norm(f"{attention}.k_norm") if spec.qk_norm else None
+        self._attention_norm = load.norm(f"{prefix}.input_layernorm")
+        self._attention_output_norm: RMSNorm | None = None
+        self._feed_forward_output_norm: RMSNorm | None = None
+        if spec.block_output_norms:
+            self._attention_output_norm = load.norm(f"{prefix}.post_attention_layernorm")
+            self._feed_forward_norm = load.norm(f"{prefix}.pre_feedforward_layernorm")
+            self._feed_forward_output_norm = load.norm(f"{prefix}.post_feedforward_layernorm")
+        else:
+            self._feed_forward_norm = load.norm(f"{prefix}.post_attention_layernorm")
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the matrices as stored."""
+        parts = (self._qkv, self._output, self._gate_up, self._down)
+        return sum(part.nbytes for part in parts)
+
+    def attention(
+        self,
+        positions: torch.Tensor,
+        meta: AttentionMeta,
+        view: CacheView,
+        work: LayerViews,
+        apart: bool,
+    ) -> bool:
+        """Adds attention's contribution; whether it lies apart, as ``apart`` says of the one
+        before."""
+        layer = self._layer
+        _project(self._qkv, self._attention_norm, work, apart, work.qkv)
+        query_norm, key_norm = self._query_norm, self._key_norm
+        qk_rope_store(
+            work.qkv,
+            view.keys,
+            view.values,
+            heads=layer.heads,
+            positions=positions,
+            write_slot=meta.write_slot,
+            cos=self._rope.cos,
+            sin=self._rope.sin,
+            q_weight=None if query_norm is None else query_norm.weight,
+            k_weight=None if key_norm is None else key_norm.weight,
+            eps=0.0 if query_norm is None else query_norm.eps,
+            plus_one=query_norm is not None and query_norm.plus_one,
+        )
+        paged_attention(
+            work.queries,
+            view.keys,
+            view.values,
+            query_start=meta.query_start,
+            context_len=meta.context_len,
+            block_table=meta.block_table,
+            block_tokens=meta.block_tokens,
+            scale=layer.scale,
+            window=layer.window,
+            softcap=layer.softcap,
+            max_query=meta.max_query,
+            max_context=meta.max_context,
+            workspace=self._attention_workspace,
+            out=work.mixed,
+        )
+        return _add(self._output, work.mixed_rows, self._attention_output_norm, work)
+
+    def feed_forward(self, work: LayerViews, apart: bool) -> bool:
+        """Adds the feed-forward contribution; as ``attention``."""
+        if self._gate_up.folds(work.hidden.shape[0]):
+            norm = None if apart else self._feed_forward_norm
+            source = work.hidden
+            if apart:
+                normed(self._feed_forward_norm, work, apart)
+                source = work.normed
+            self._gate_up.folded(source, work.activated, norm=norm, activation=self._activation)
+        else:
+            _project(self._gate_up, self._feed_forward_norm, work, apart, work.gate_up)
+            _ACTIVATIONS[self._activation](work.gate, work.up, out=work.activated)
+        return _add(self._down, work.activated, self._feed_forward_output_norm, work)
+
+
+def normed(norm: RMSNorm, work: LayerViews, apart: bool) -> None:
+    """Leaves the normalised residual stream in ``work.normed``, whole."""
+    if apart:
+        norm.add(work.update, work.hidden, (work.normed, work.hidden))
+    else:
+        norm(work.hidden, work.normed)
+
+
+def _project(
+    linear: Projection, norm: RMSNorm, work: LayerViews, apart: bool, out: torch.Tensor
+) -> None:
+    """``linear(norm(residual stream))``."""
+    if not apart and linear.folds(out.shape[0]):
+        linear.folded(work.hidden, out, norm=norm)
+    else:
+        normed(norm, work, apart)
+        linear(work.normed, out)
+
+
+def _add(linear: Projection, x: torch.Tensor, norm: RMSNorm | None, work: LayerViews) -> bool:
+    """Adds ``norm(linear(x))`` to the residual stream; whether it lies apart."""
+    if norm is None and linear.folds(x.shape[0]):
+        linear.folded(x, work.hidden, residual=work.hidden)
+        return False
+    linear(x, work.update)
+    if norm is not None:
+        norm(work.update, work.update)
+    return True
