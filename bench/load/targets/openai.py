@@ -77,8 +77,8 @@ class OpenAiTarget:
     """
 
     token_source = (
-        "usage for totals (deltas, one token each, where a server sends no usage); "
-        "continuous usage for each piece where the server sends it, else one token a piece"
+        "usage where the server sends it (tokens.with_usage of the requests), for each piece where "
+        "chunks carry it; else one token a piece"
     )
 
     def __init__(

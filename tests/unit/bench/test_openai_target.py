@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import uvloop
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -215,6 +216,19 @@ async def test_nothing_at_the_address_is_named():
     target = OpenAiTarget("http://127.0.0.1:9/v1", SHAPE)
     with pytest.raises(RequestFailed, match="NO_BACKEND"):
         await target.open()
+
+
+def test_the_client_runs_on_the_loop_of_the_command():
+    async def handler(body):
+        yield text("a")
+        yield "data: [DONE]\n\n"
+
+    async def one_request() -> Record:
+        made = record()
+        await run(handler, made)
+        return made
+
+    assert uvloop.run(one_request()).ended is not None
 
 
 def test_chat_with_ids_and_addresses_without_scheme_are_refused():
