@@ -27,6 +27,7 @@ from antiphon_core.rpc.channel import open_channel
 from antiphon_core.rpc.server import RpcServer
 from antiphon_core.rpc.streams import result
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from support.waiting import until
 
 
 @asynccontextmanager
@@ -71,12 +72,6 @@ async def admin(*replicas: tuple[str, str]) -> AsyncIterator[tuple[AdminServiceS
         await channel.close()
         await server.stop(0.0)
         await fleet.stop()
-
-
-async def until(condition, timeout: float = 5.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def test_the_fleet_is_ready_when_each_service_has_a_ready_replica():

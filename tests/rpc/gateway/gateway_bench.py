@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import Callable
 
 import httpx
 from antiphon_core.lifecycle import Lifecycle
@@ -14,6 +11,7 @@ from antiphon_gateway.clients import Backends
 from antiphon_gateway.config import GatewaySettings
 from antiphon_gateway.listener import HttpListener
 from fake_backends import FakeBackends
+from support.waiting import until
 
 
 class GatewayBench:
@@ -57,14 +55,6 @@ class GatewayBench:
     async def chat(self, **fields: object) -> httpx.Response:
         body = {"model": "small", "messages": [{"role": "user", "content": "Hi"}], **fields}
         return await self.http.post("/v1/chat/completions", json=body)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Waits for a condition; fails after the time given."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met in time"
-        await asyncio.sleep(0.005)
 
 
 def events_of(text: str) -> list:

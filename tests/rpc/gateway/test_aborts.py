@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 from antiphon_core.errors import InvalidArgument
 from fake_backends import LlmScript, RecognitionScript, SpeechScript
-from gateway_bench import GatewayBench, events_of, until
+from gateway_bench import GatewayBench, events_of
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

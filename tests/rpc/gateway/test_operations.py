@@ -11,7 +11,8 @@ from antiphon_core.errors import FailedPrecondition
 from antiphon_gateway.listener import HttpListener
 from antiphon_gateway.routes.operations import operations_router
 from fake_backends import FakeBackends, LlmScript
-from gateway_bench import GatewayBench, until
+from gateway_bench import GatewayBench
+from support.waiting import until
 
 
 async def test_serves_before_its_backends_and_follows_them() -> None:

@@ -15,7 +15,8 @@ import grpc
 import httpx
 from antiphon.admin.v1 import node_pb2, node_pb2_grpc
 from fake_backends import FakeBackends, LlmScript
-from gateway_bench import events_of, until
+from gateway_bench import events_of
+from support.waiting import until
 
 
 def free_port() -> int:

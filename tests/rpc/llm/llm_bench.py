@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,13 +152,3 @@ def chat(text: str, **fields: Any) -> generate_pb2.GenerateRequest:
 def limit(max_tokens: int, **fields: Any) -> generate_pb2.StopParams:
     """Stop rules."""
     return generate_pb2.StopParams(max_tokens=max_tokens, **fields)
-
-
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> float:
-    """Waits for the condition; returns how long that took."""
-    started = time.monotonic()
-    while not condition():
-        if time.monotonic() - started > seconds:
-            raise TimeoutError(f"not within {seconds} s")
-        await asyncio.sleep(0.005)
-    return time.monotonic() - started

@@ -18,8 +18,9 @@ from antiphon_llm.front import engine_client
 from antiphon_llm.messages import Sampling, Submit
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
-from llm_bench import LlmBench, chat, limit, tokens, until
+from llm_bench import LlmBench, chat, limit, tokens
 from scripted_engine import COUNT, HOLD, Script
+from support.waiting import until
 
 
 async def test_a_killed_engine_fails_every_live_request_and_comes_back(

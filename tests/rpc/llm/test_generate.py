@@ -17,8 +17,9 @@ from antiphon_core.errors import (
 )
 from antiphon_core.rpc.streams import messages, open_stream, read_all, result
 from antiphon_llm.messages import Cancel, Submit
-from llm_bench import LlmBench, chat, limit, tokens, until
+from llm_bench import LlmBench, chat, limit, tokens
 from scripted_engine import CONTEXT, COUNT, FAIL, HOLD, REFUSE, SAY, STUCK
+from support.waiting import until
 
 
 async def encode(llm: LlmBench, text: str) -> list[int]:

@@ -13,8 +13,9 @@ from antiphon_core.errors import InvalidArgument
 from antiphon_core.rpc.streams import messages, open_stream
 from antiphon_llm.messages import Cancel, Submit
 from google.protobuf.duration_pb2 import Duration
-from llm_bench import LlmBench, limit, tokens, until
+from llm_bench import LlmBench, limit, tokens
 from scripted_engine import COUNT, HOLD, REFUSE, SAY
+from support.waiting import until
 
 
 def start(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ from openai.types.realtime import RealtimeServerEvent
 from oracle import Oracle
 from pydantic import TypeAdapter
 from realtime_fakes import LOUD, ScriptedBackends
+from support.waiting import until
 from websockets.asyncio.client import ClientConnection, connect
 
 SERVER_EVENT = TypeAdapter(RealtimeServerEvent)
@@ -135,11 +135,3 @@ class Client:
 def loud(seconds: float) -> bytes:
     """Audio that the scripted recogniser takes for speech."""
     return LOUD * int(seconds * 24_000)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Waits for a condition; fails after the time given."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met in time"
-        await asyncio.sleep(0.005)

@@ -13,7 +13,8 @@ from antiphon.vocoder.v1 import recognition_service_pb2 as rec
 from antiphon_core.errors import Internal, ResourceExhausted, Unavailable
 from realtime_bench import kinds, of
 from realtime_fakes import SAMPLES_A_CHARACTER
-from realtime_gateway import RealtimeGateway, loud, until
+from realtime_gateway import RealtimeGateway, loud
+from support.waiting import until
 
 TURN = [
     "input_audio_buffer.speech_started",

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
-from realtime_gateway import RealtimeGateway, until
+from realtime_gateway import RealtimeGateway
+from support.waiting import until
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = (

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from realtime_gateway import RealtimeGateway, until
+from realtime_gateway import RealtimeGateway
+from support.waiting import until
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import stat
@@ -29,6 +28,7 @@ from echo_messages import (
     Stray,
     Up,
 )
+from support.waiting import until
 
 
 class Harness:
@@ -72,12 +72,6 @@ async def make_harness(worker_modules: Path):
     yield make
     for harness in made:
         await harness.worker.stop()
-
-
-async def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_messages_keep_their_order_both_ways(make_harness) -> None:
