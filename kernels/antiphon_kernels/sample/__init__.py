@@ -13,7 +13,7 @@ from antiphon_kernels.sample import reference
 __all__ = ["Fault", "RowSettings", "Workspace", "sample"]
 
 _ALIGNMENT = 16
-_GROUP = 64
+GROUP = 64
 """Logits whose maximum stands for them in the search for a lower bound of a cut."""
 CANDIDATES = 1024
 """Survivors of a lower bound that one row keeps; more of them take the general search."""
@@ -126,7 +126,7 @@ class Workspace:
             vocabulary,
             torch.empty((rows, 2, chunks), **floats),
             torch.empty((rows, 2, chunks), **ints),
-            torch.empty((rows, -(-vocabulary // _GROUP)), **floats),
+            torch.empty((rows, -(-vocabulary // GROUP)), **floats),
             torch.empty((rows, CANDIDATES), **floats),
             torch.empty((rows, CANDIDATES), **ints),
             torch.empty((rows, 3), **floats),
@@ -138,7 +138,7 @@ class Workspace:
     def predict_bytes(rows: int, vocabulary: int) -> int:
         """Bytes that ``allocate`` takes."""
         chunks = -(-vocabulary // SMALLEST_CHUNK)
-        groups = -(-vocabulary // _GROUP)
+        groups = -(-vocabulary // GROUP)
         return rows * (4 * (4 * chunks + groups + 2 * CANDIDATES + 3 + 4) + 16)
 
 
