@@ -79,12 +79,16 @@ class UploadGroup:
         self._used = _aligned(begin + size)
         return self._hosts[self._slot][begin : begin + size].view(_NUMPY[target.dtype])
 
+    def close(self) -> None:
+        """Ends the group's epoch; what was taken and not published is not sent."""
+        self._slot = -1
+
     def publish(self) -> None:
         """Enqueues the copy, and the scatter after it, and ends the group's epoch."""
         if self._slot < 0:
             raise UploadError(f"{self.name} is published outside an epoch")
         arena, host = self._arenas[self._slot], self._hosts[self._slot]
-        self._slot = -1
+        self.close()
         active = {member: span for member, span in self._taken.items() if span[1]}
         if not active:
             return
@@ -101,16 +105,12 @@ class UploadGroup:
         on_device.copy_(arena[: self._used], non_blocking=True)
         publish(on_device, self._destinations)
 
-    def abandon(self) -> None:
-        """Ends an epoch whose step failed; nothing is sent."""
-        self._slot = -1
-
 
 class StepUploads:
     """The groups of a step and the epochs of their slots.
 
-    Used by one thread. A slot whose enqueueing failed is *poisoned*: the device may still read
-    it, so its memory is kept and it is never opened again.
+    Used by one thread. A slot whose end could not be marked is *poisoned*: the device may still
+    read it, so its memory is kept and it is never opened again.
     """
 
     def __init__(self, device: Device, *, slots: int, mode: str) -> None:
@@ -129,9 +129,7 @@ class StepUploads:
 
     def group(self, name: str, targets: Mapping[str, torch.Tensor]) -> UploadGroup:
         """Declares a group; all groups are declared before the first epoch."""
-        group = UploadGroup(
-            self._device, name, targets, slots=self._slots, packed=self._packed
-        )
+        group = UploadGroup(self._device, name, targets, slots=self._slots, packed=self._packed)
         self._groups.append(group)
         return group
 
@@ -154,22 +152,21 @@ class StepUploads:
         return slot
 
     def seal(self) -> None:
-        """Ends the epoch: marks the point after which its slot may be used again."""
+        """Ends the epoch, of a failed step too: marks the point after which its slot may be
+        used again. Never waits."""
         slot = self._open
         if slot < 0:
             raise UploadError("no epoch is open")
-        self._events[slot].record()
-        self._sealed[slot] = True
         self._open = -1
         self._next = (slot + 1) % self._slots
-
-    def abandon(self, *, enqueued: bool) -> None:
-        """Ends an epoch whose step failed; ``enqueued`` if a copy may have been started."""
         for group in self._groups:
-            group.abandon()
-        if self._open >= 0 and enqueued:
-            self._poisoned.add(self._open)
-        self._open = -1
+            group.close()
+        try:
+            self._events[slot].record()
+        except RuntimeError:
+            self._poisoned.add(slot)
+            raise
+        self._sealed[slot] = True
 
 
 def _aligned(size: int) -> int:

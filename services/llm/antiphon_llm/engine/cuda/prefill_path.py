@@ -1,0 +1,87 @@
+"""Metadata of the prefill rows of a step, eager, in device memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from antiphon_llm.engine.batch import StepBatch, fill_row
+from antiphon_llm.engine.plan import PlannedRow, StepClass
+from antiphon_llm.engine.uploads import UploadGroup
+from antiphon_llm.kvcache.block_table import BlockTables
+
+from .tables import DeviceTables
+
+
+class PrefillPath:
+    """Fixed device memory for up to ``step_tokens`` tokens of up to ``max_rows`` rows."""
+
+    def __init__(
+        self,
+        tables: BlockTables,
+        device_tables: DeviceTables,
+        *,
+        step_tokens: int,
+        device: torch.device,
+    ) -> None:
+        max_rows, width = tables.table.shape
+        self._tables = tables
+        self._device_tables = device_tables
+        ints = {"dtype": torch.int32, "device": device}
+        longs = {"dtype": torch.int64, "device": device}
+        self.targets = {
+            "input_ids": torch.zeros(step_tokens, **ints),
+            "positions": torch.zeros(step_tokens, **ints),
+            "write_slot": torch.zeros(step_tokens, **longs),
+            "query_start": torch.zeros(max_rows + 1, **ints),
+            "context_len": torch.zeros(max_rows, **ints),
+            "table_row": torch.zeros(max_rows, **longs),
+            "sample_index": torch.zeros(max_rows, **longs),
+        }
+        self._block_table = torch.zeros((max_rows, width), **ints)
+
+    def prepare(self, rows: Sequence[PlannedRow], *, uploads: UploadGroup) -> StepBatch:
+        """Stages the rows' metadata; its block table is filled by :meth:`gather`."""
+        tokens = sum(row.shape.tokens for row in rows)
+        input_ids = uploads.take("input_ids", tokens)
+        positions = uploads.take("positions", tokens)
+        write_slot = uploads.take("write_slot", tokens)
+        query_start = uploads.take("query_start", len(rows) + 1)
+        query_start[0] = end = 0
+        sampled: list[int] = []
+        for index, row in enumerate(rows):
+            begin, end = end, end + row.shape.tokens
+            span = slice(begin, end)
+            fill_row(self._tables, row, input_ids[span], positions[span], write_slot[span])
+            query_start[index + 1] = end
+            if row.shape.samples:
+                sampled.append(end - 1)
+        contexts = [row.end for row in rows]
+        uploads.take("context_len", len(rows))[:] = contexts
+        uploads.take("table_row", len(rows))[:] = [row.request.row for row in rows]
+        uploads.take("sample_index", len(sampled))[:] = sampled
+        return StepBatch(
+            input_ids=self.targets["input_ids"][:tokens],
+            positions=self.targets["positions"][:tokens],
+            query_start=self.targets["query_start"][: len(rows) + 1],
+            context_len=self.targets["context_len"][: len(rows)],
+            block_table=self._block_table[: len(rows)],
+            write_slot=self.targets["write_slot"][:tokens],
+            sample_index=self.targets["sample_index"][: len(sampled)],
+            block_tokens=self._tables.entry_tokens,
+            max_query=max(row.shape.tokens for row in rows),
+            max_context=max(contexts),
+            total_kv=sum(contexts),
+            step_class=StepClass.PREFILL,
+        )
+
+    def gather(self, batch: StepBatch) -> None:
+        """Fills the batch's block table from the device tables, in stream order."""
+        rows = batch.block_table.shape[0]
+        torch.index_select(
+            self._device_tables.tensor,
+            0,
+            self.targets["table_row"][:rows],
+            out=batch.block_table,
+        )
