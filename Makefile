@@ -5,7 +5,7 @@ MEMBERS := protos libs/core libs/nn libs/cli kernels services/llm services/vocod
 EDITABLE := $(foreach member,$(MEMBERS),-e ./$(member))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bench-kernels-cpu bench-gateway clean
+.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bench-llm bench-kernels-cpu bench-gateway soak-engine clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -21,10 +21,13 @@ test: setup-dev ## every test that belongs to a normal run
 	$(BIN)/python -m pytest
 
 test-slow: setup-dev ## the tests marked slow
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not soak"
 
 soak: setup-dev ## the 60-second load and fault runs
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m "soak and not slow"
+
+soak-engine: setup-dev ## ten minutes at twice the llm service's capacity (SECONDS=600)
+	$(BIN)/python -m pytest tests/soak/test_engine_soak.py -m soak --soak-seconds $(or $(SECONDS),600)
 
 check: setup-dev ## formatting, types, import contracts, protos
 	$(BIN)/ruff check .
@@ -40,6 +43,12 @@ proto: setup-dev ## regenerate the committed stubs
 
 bars-demo: setup-dev ## measure the demo's claims on this machine, one BAR line each
 	$(BIN)/python -m bench.demo_bars
+
+bars-engine: setup-dev ## measure the engine's claims on this machine, one BAR line each
+	$(BIN)/python -m bench.engine_bars
+
+bench-llm: setup-dev ## offer a load to an llm service or an OpenAI server (LOAD="many 127.0.0.1:8082 --clients 8 ...")
+	$(BIN)/python -m bench.load $(or $(LOAD),--help)
 
 bench-kernels-cpu: setup-dev ## CPU kernels against torch
 	$(BIN)/python bench/kernels_cpu.py

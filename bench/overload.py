@@ -5,13 +5,19 @@ Shared by `make bars-engine` (a minute) and the soak test (ten).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from bench.load import options
 from bench.load.drive import Arrivals, Run, drive
-from bench.load.lengths import LogNormal, Uniform
 from bench.load.targets.llm_service import GenerateManyTarget
 from bench.load.workload import Workload
+
+PATIENCE_S = 120.0
+"""A request without its end after this time is lost."""
 
 FACTOR = 2.0
 """Offered load over the measured capacity."""
@@ -29,27 +35,35 @@ EXPECTED_ENDS = (*REFUSALS, "DEADLINE", "OVERLOADED")
 """Reasons by which a request may fail in this workload."""
 
 
-def mixed_work(seed: int, *, impatient: bool = True) -> Workload:
-    """Chats of several tenants and classes; a share leaves early or has little time."""
-    return Workload(
-        prompt_tokens=LogNormal(80, 0.8, 600),
-        output_tokens=Uniform(4, 48),
-        prefixes=4,
-        prefix_tokens=64,
-        prefix_share=0.5,
-        cancel_share=0.2 if impatient else 0.0,
-        deadline_share=0.2 if impatient else 0.0,
-        deadline_s=(0.2, 3.0),
-        tenants=3,
-        batch_share=0.2 if impatient else 0.0,
-        temperature=0.8,
-        seed=seed,
+WORK_FLAGS = (
+    *("--prompt", "lognormal:80:0.8:600", "--output", "uniform:4:48", "--temperature", "0.8"),
+    *("--prefixes", "4", "--prefix-tokens", "64", "--prefix-share", "0.5"),
+    *("--cancel-share", "0.2", "--deadline-share", "0.2", "--deadline", "0.2", "3"),
+    *("--tenants", "3", "--batch-share", "0.2"),
+)
+"""Chats of several tenants and classes; a share leaves early or has little time."""
+
+
+def mixed_work(seed: int) -> Workload:
+    """The requests of WORK_FLAGS."""
+    line = ("many", "", "--seconds", "1", *WORK_FLAGS, "--seed", str(seed))
+    return options.workload(options.parser().parse_args(line))
+
+
+def client_command(
+    address: str, rate: float, seconds: float, seed: int, result: Path
+) -> tuple[str, ...]:
+    """A process that offers part of the load; it writes its result at the end."""
+    return (
+        *(sys.executable, "-m", "bench.load", "many", address, *WORK_FLAGS),
+        *("--rate", f"{rate:g}", "--seconds", f"{seconds:g}", "--patience", f"{PATIENCE_S:g}"),
+        *("--seed", str(seed), "--json", str(result)),
     )
 
 
 async def capacity(address: str, seconds: float, clients: int = 16) -> float:
     """Completed requests a second with every row busy and nobody leaving."""
-    work = mixed_work(1, impatient=False)
+    work = replace(mixed_work(1), cancel_share=0.0, deadline_share=0.0, batch_share=0.0)
     run = await _driven(address, work, Arrivals(clients=clients, seconds=seconds))
     window = max(r.done for r in run.records) - min(r.sent for r in run.records)
     return run.count("completed") / window
@@ -59,7 +73,7 @@ async def overload(
     address: str, rate: float, seconds: float, show: Callable[[Run], None] = lambda run: None
 ) -> Run:
     """Offers ``rate`` requests a second whatever becomes of them."""
-    arrivals = Arrivals(rate=rate, seconds=seconds, patience_s=120.0)
+    arrivals = Arrivals(rate=rate, seconds=seconds, patience_s=PATIENCE_S)
     return await _driven(address, mixed_work(2), arrivals, show)
 
 

@@ -60,6 +60,18 @@ class LlmService:
             for sample in family.samples
         }
 
+    async def busy(self, seconds: float = 30.0) -> None:
+        """Waits until a request has a row.
+
+        Raises:
+            TimeoutError: none has.
+        """
+        for _ in range(int(seconds / _POLL_S)):
+            if (await self.status()).running:
+                return
+            await asyncio.sleep(_POLL_S)
+        raise TimeoutError(f"nothing ran within {seconds:g} s")
+
     async def idle(self, seconds: float = 30.0) -> node_pb2.NodeStatus:
         """The status once nothing runs, waits or holds an entry.
 

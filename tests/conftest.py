@@ -8,6 +8,13 @@ import pytest
 from support.suite import RunningSuite, start_suite, stop_suite
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of single tests."""
+    parser.addoption(
+        "--soak-seconds", type=float, default=600.0, help="load time of the engine's soak"
+    )
+
+
 @pytest.fixture(scope="session")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSuite]:
     """One suite on the default real models for the whole session."""
