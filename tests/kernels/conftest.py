@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from typing import Any
 
 import antiphon_kernels
 import pytest
 import torch
 from antiphon_kernels.cpu import build, library
+
+
+def _mend_interpreter() -> None:
+    """What triton 3.6's interpreter lacks for these kernels.
+
+    Loop bounds that are tensors (it calls int() on a 1-d array, which numpy 2.4 refuses) and
+    products of bfloat16 (it multiplies their bit patterns).
+    """
+    from triton.runtime import interpreter
+
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patched(tensor: type, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+    dot = interpreter.InterpreterBuilder.create_dot
+
+    def widened(handle: Any) -> Any:
+        if handle.dtype.scalar != interpreter.tl.bfloat16:
+            return handle
+        bits = handle.data.astype("uint32") << 16
+        return interpreter.TensorHandle(bits.view("float32"), interpreter.tl.float32)
+
+    def wide_dot(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(builder, widened(a), widened(b), *rest)
+
+    interpreter.InterpreterBuilder.create_dot = wide_dot
+
+
+if not torch.cuda.is_available():
+    # Without a device the same kernels run on CPU tensors; triton reads this as they are defined.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    _mend_interpreter()
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """Where the Triton kernels run: the GPU if there is one, else interpreted on the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +59,15 @@ def isas() -> list[str]:
     return build.supported_isas() if library.native() else []
 
 
-@pytest.fixture(params=["avx512", "avx2", pytest.param("portable", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=[
+        "avx512vnni",
+        "avx512",
+        "avxvnni",
+        "avx2",
+        pytest.param("portable", marks=pytest.mark.slow),
+    ]
+)
 def isa(request: pytest.FixtureRequest, isas: list[str]) -> Iterator[str]:
     """Runs the test on each instruction set's kernels."""
     if request.param not in isas:

@@ -43,6 +43,10 @@ def _gated(
         gate, up = gate.chunk(2, dim=1)
     elif up.shape != gate.shape:
         raise ValueError(f"{operation}: gate {tuple(gate.shape)} and up {tuple(up.shape)} differ")
+    if gate.is_cuda:
+        from antiphon_kernels.gated_activation import kernel
+
+        return kernel.gated_activation(operation.removesuffix("_mul"), gate, up, out)
     native = native_for(operation, gate, up)
     if native is None:
         result = fallback(gate, up)

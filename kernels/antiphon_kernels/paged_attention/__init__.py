@@ -78,11 +78,11 @@ def paged_attention(
             f"{k_cache.shape[1]} key heads"
         )
     if q.is_cuda:
-        from antiphon_kernels.paged_attention import kernel
+        from antiphon_kernels.paged_attention import launcher
 
         if max_query is None:
             raise ValueError("paged_attention: max_query is required on CUDA")
-        return kernel.paged_attention(
+        return launcher.paged_attention(
             q,
             k_cache,
             v_cache,

@@ -48,7 +48,8 @@ def workspace_elements(
 ) -> int:
     """fp32 elements that any number of rows of this geometry needs at most."""
     parts = processors * PROGRAMS_PER_PROCESSOR + COUNTERS
-    return COUNTERS + parts * tile_rows(max_query, heads // kv_heads) * (head_dim + 2)
+    padded = max(16, 1 << (head_dim - 1).bit_length())
+    return COUNTERS + parts * tile_rows(max_query, heads // kv_heads) * (padded + 2)
 
 
 def new_workspace(

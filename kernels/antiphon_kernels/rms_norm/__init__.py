@@ -28,6 +28,10 @@ def rms_norm(
     Returns:
         out, or a new contiguous tensor of x's shape and dtype.
     """
+    if x.is_cuda:
+        from antiphon_kernels.rms_norm import kernel
+
+        return kernel.rms_norm(x, weight, eps, plus_one, out)
     native = native_for("rms_norm", x, weight)
     if native is None:
         normed = reference.rms_norm(x, weight, eps, plus_one=plus_one)
@@ -55,6 +59,10 @@ def add_rms_norm(
         out: (normed, sum), each (N, D) contiguous, written and returned; the sum may be the
             residual's own memory. New tensors by default.
     """
+    if x.is_cuda:
+        from antiphon_kernels.rms_norm import kernel
+
+        return kernel.add_rms_norm(x, residual, weight, eps, plus_one, out)
     native = native_for("add_rms_norm", x, residual, weight)
     if native is None:
         result = reference.add_rms_norm(x, residual, weight, eps, plus_one=plus_one)

@@ -23,8 +23,14 @@ def rope(
         cos, sin: (P, R/2) fp32 contiguous, R <= D: the rest of D is not rotated.
 
     Raises:
-        IndexError: a position lies outside the tables; nothing was rotated then.
+        IndexError: on CPU, a position lies outside the tables; nothing was rotated then. On
+            CUDA positions are not checked.
     """
+    if q.is_cuda:
+        from antiphon_kernels.rope import kernel
+
+        kernel.rope(q, k, positions, cos, sin)
+        return
     native = native_for("rope", q, k, cos, sin)
     if native is None:
         reference.rope(q, k, positions, cos, sin)

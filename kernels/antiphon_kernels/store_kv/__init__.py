@@ -23,8 +23,14 @@ def store_kv(
         write_slot: (N) int64 within [0, slots).
 
     Raises:
-        IndexError: a slot lies outside the cache; nothing was written then.
+        IndexError: on CPU, a slot lies outside the cache; nothing was written then. On CUDA
+            slots are not checked.
     """
+    if k.is_cuda:
+        from antiphon_kernels.store_kv import kernel
+
+        kernel.store_kv(k, v, k_cache, v_cache, write_slot)
+        return
     native = native_for("store_kv", k, v, k_cache, v_cache)
     if native is None:
         reference.store_kv(k, v, k_cache, v_cache, write_slot)

@@ -1,0 +1,282 @@
+"""Paged attention on CUDA: a split-KV kernel for decode rows, a tiled one for prefill rows."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+"""Softmax runs on powers of two: ``exp(x) = exp2(x * LOG2E)``."""
+
+LOWEST = tl.constexpr(-1.0e30)
+"""Start of a running maximum: finite, so that rows without a visible key stay free of NaN."""
+
+
+@triton.jit
+def _scores(q, keys, cap_scale, SOFTCAP: tl.constexpr):
+    """Dot products, or their capped tanh in units of the cap."""
+    score = tl.dot(q, keys, input_precision="ieee")
+    if SOFTCAP:
+        score = 2.0 * tl.sigmoid(2.0 * cap_scale * score) - 1.0
+    return score
+
+
+@triton.jit
+def _weighted(weights, values, acc):
+    """acc + weights @ values, the weights rounded to the values' dtype."""
+    return tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
+
+
+@triton.jit
+def _block(
+    q, query_position, acc, peak, total, begin, keys_end,
+    k_head, v_head, table, factor, cap_scale, window,
+    SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
+    """One step of the online softmax over keys [begin, begin + BLOCK_KEYS).
+
+    Weights are ``exp2(score * factor - peak)`` with the running peak in those units. Without
+    MASK every key of the block is present and visible to every query.
+    """
+    key = begin + tl.arange(0, BLOCK_KEYS)
+    column = tl.arange(0, BLOCK_DIM)
+    present = key < keys_end
+    if MASK:
+        block = tl.load(table + key // BLOCK_TOKENS, mask=present, other=0)
+    else:
+        block = tl.load(table + key // BLOCK_TOKENS)
+    slot = (block.to(tl.int64) * BLOCK_TOKENS + key % BLOCK_TOKENS) * SLOT
+    k_place = k_head + slot[None, :] + column[:, None]
+    v_place = v_head + slot[:, None] + column[None, :]
+    if DIM != BLOCK_DIM:
+        keys = tl.load(k_place, present[None, :] & (column < DIM)[:, None], other=0.0)
+        values = tl.load(v_place, present[:, None] & (column < DIM)[None, :], other=0.0)
+    elif MASK:
+        keys = tl.load(k_place, present[None, :], other=0.0)
+        values = tl.load(v_place, present[:, None], other=0.0)
+    else:
+        keys = tl.load(k_place)
+        values = tl.load(v_place)
+    score = _scores(q, keys, cap_scale, SOFTCAP)
+    if MASK:
+        visible = present[None, :] & (key[None, :] <= query_position[:, None])
+        if WINDOW:
+            visible = visible & (key[None, :] > query_position[:, None] - window)
+        score = tl.where(visible, score, LOWEST)
+    new_peak = tl.maximum(peak, tl.max(score, axis=1) * factor)
+    weights = tl.exp2(score * factor - new_peak[:, None])
+    if MASK:
+        # A query without any visible key yet has its peak at LOWEST, where weights are 1.
+        weights = tl.where(visible, weights, 0.0)
+    decay = tl.exp2(peak - new_peak)
+    total = total * decay + tl.sum(weights, axis=1)
+    acc = _weighted(weights, values, acc * decay[:, None])
+    return acc, new_peak, total
+
+
+@triton.jit
+def _finish(acc, peak, total, sink, SINKS: tl.constexpr):
+    """Normalised output; a sink adds its weight to the sum and no value."""
+    if SINKS:
+        sink = sink * LOG2E
+        new_peak = tl.maximum(peak, sink)
+        decay = tl.exp2(peak - new_peak)
+        total = total * decay + tl.exp2(sink - new_peak)
+        acc = acc * decay[:, None]
+    return acc / tl.where(total > 0.0, total, 1.0)[:, None]
+
+
+@triton.jit
+def decode(
+    q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
+    arrivals, partial_acc, partial_peak, partial_total,
+    splits, table_stride, q_stride, head_stride, factor, cap_scale, window,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    TILE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    SPLIT: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    EARLY: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """One part of the context of one (row, key head), for all its queries and heads.
+
+    The pairs (query, head) of the group share every loaded key, so the cache is read once.
+    """
+    kv_head = tl.program_id(0)
+    part = tl.program_id(1)
+    row = tl.program_id(2)
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    first = tl.load(query_start + row)
+    queries = tl.load(query_start + row + 1) - first
+    context = tl.load(context_len + row)
+    pair = tl.arange(0, TILE)
+    column = tl.arange(0, BLOCK_DIM)
+    query = pair // GROUP
+    head = kv_head * GROUP + pair % GROUP
+    live = query < queries
+    query_position = context - queries + query
+    at = (first + query).to(tl.int64)
+    q_place = q + at[:, None] * q_stride + head[:, None] * head_stride + column[None, :]
+    tile = tl.load(q_place, live[:, None] & (column < DIM)[None, :], other=0.0)
+
+    start = 0
+    if WINDOW:
+        start = tl.maximum(context - queries - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
+    blocks = tl.cdiv(context - start, BLOCK_KEYS)
+    share = tl.cdiv(blocks, splits)
+    begin = start + part * share * BLOCK_KEYS
+    end = tl.minimum(begin + share * BLOCK_KEYS, context)
+    acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
+    peak = tl.full([TILE], LOWEST, dtype=tl.float32)
+    total = tl.zeros([TILE], dtype=tl.float32)
+    table = block_table + row.to(tl.int64) * table_stride
+    for key in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
+        acc, peak, total = _block(
+            tile, query_position, acc, peak, total, key, context,
+            k_cache + kv_head * DIM, v_cache + kv_head * DIM, table, factor, cap_scale, window,
+            KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, WINDOW, SOFTCAP, True,
+        )  # fmt: skip
+    o_place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
+    o_mask = live[:, None] & (column < DIM)[None, :]
+    sink = tl.zeros([TILE], dtype=tl.float32)
+    if SINKS:
+        sink = tl.load(sinks + head, mask=live, other=0.0).to(tl.float32)
+    if not SPLIT:
+        result = _finish(acc, peak, total, sink, SINKS)
+        tl.store(o_place, result.to(out.dtype.element_ty), o_mask)
+    else:
+        pairs = row * KV_HEADS + kv_head
+        base = (pairs * splits + part) * TILE + pair
+        place = base.to(tl.int64)[:, None] * BLOCK_DIM + column[None, :]
+        tl.store(partial_acc + place, acc)
+        tl.store(partial_peak + base, peak)
+        tl.store(partial_total + base, total)
+        # Every thread's stores come before the arrival that publishes them.
+        tl.debug_barrier()
+        arrived = tl.atomic_add(arrivals + pairs, 1, sem="acq_rel", scope="gpu")
+        if arrived == splits - 1:
+            tl.store(arrivals + pairs, 0)
+            _join(
+                partial_acc, partial_peak, partial_total, pairs * splits, splits,
+                o_place, o_mask, sink, SINKS, TILE, BLOCK_DIM,
+            )  # fmt: skip
+
+
+@triton.jit
+def _join(
+    partial_acc, partial_peak, partial_total, first, splits, o_place, o_mask, sink,
+    SINKS: tl.constexpr, TILE: tl.constexpr, BLOCK_DIM: tl.constexpr,
+):  # fmt: skip
+    """Joins the parts in their order, so that the result does not depend on who came last."""
+    pair = tl.arange(0, TILE)
+    column = tl.arange(0, BLOCK_DIM)
+    acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
+    peak = tl.full([TILE], LOWEST, dtype=tl.float32)
+    total = tl.zeros([TILE], dtype=tl.float32)
+    for part in range(splits):
+        base = (first + part) * TILE + pair
+        place = base.to(tl.int64)[:, None] * BLOCK_DIM + column[None, :]
+        part_peak = tl.load(partial_peak + base, cache_modifier=".cg")
+        new_peak = tl.maximum(peak, part_peak)
+        decay = tl.exp2(peak - new_peak)
+        weight = tl.exp2(part_peak - new_peak)
+        part_total = tl.load(partial_total + base, cache_modifier=".cg")
+        total = total * decay + part_total * weight
+        part_acc = tl.load(partial_acc + place, cache_modifier=".cg")
+        acc = acc * decay[:, None] + part_acc * weight[:, None]
+        peak = new_peak
+    result = _finish(acc, peak, total, sink, SINKS)
+    tl.store(o_place, result.to(o_place.dtype.element_ty), o_mask)
+
+
+@triton.jit
+def _tile_row(query_start, tile, rows, QUERIES: tl.constexpr, SEARCH: tl.constexpr):
+    """The row of a tile and the first tile of that row.
+
+    Row b owns the tiles from ``query_start[b] // QUERIES + b`` on: never fewer than it needs,
+    and every program finds its own without a table from the host.
+    """
+    origin = tl.load(query_start)
+    found = 0
+    for begin in range(0, rows, SEARCH):
+        candidate = begin + tl.arange(0, SEARCH)
+        offset = tl.load(query_start + candidate, mask=candidate < rows, other=0) - origin
+        first = offset // QUERIES + candidate
+        found += tl.sum(((first <= tile) & (candidate < rows)).to(tl.int32), axis=0)
+    row = found - 1
+    begin_tile = (tl.load(query_start + row) - origin) // QUERIES + row
+    return row, begin_tile
+
+
+@triton.jit
+def prefill(
+    q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
+    rows, tiles, table_stride, q_stride, head_stride, factor, cap_scale, window,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    TILE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    SEARCH: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """TILE queries of one head of one row (FlashAttention-2's loop, Dao 2023)."""
+    head = tl.program_id(0)
+    # The last tiles of a row see the most keys: they start first.
+    tile = tiles - 1 - tl.program_id(1)
+    row, row_tile = _tile_row(query_start, tile, rows, TILE, SEARCH)
+    first = tl.load(query_start + row)
+    queries = tl.load(query_start + row + 1) - first
+    offset = (tile - row_tile) * TILE
+    if offset < queries:
+        context = tl.load(context_len + row)
+        kv_head = head // (HEADS // KV_HEADS)
+        query = offset + tl.arange(0, TILE)
+        column = tl.arange(0, BLOCK_DIM)
+        live = query < queries
+        position = context - queries + query
+        at = (first + query).to(tl.int64)
+        inside = live[:, None] & (column < DIM)[None, :]
+        q_place = q + at[:, None] * q_stride + head * head_stride + column[None, :]
+        block_q = tl.load(q_place, inside, other=0.0)
+        lowest = context - queries + offset
+        highest = tl.minimum(lowest + TILE, context)
+        begin = 0
+        full_begin = 0
+        if WINDOW:
+            begin = tl.maximum(lowest - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
+            full_begin = tl.cdiv(tl.maximum(lowest + TILE - window, 0), BLOCK_KEYS) * BLOCK_KEYS
+        # Keys up to the first query's position need no mask; the diagonal does.
+        full_end = (lowest + 1) // BLOCK_KEYS * BLOCK_KEYS
+        full_end = tl.maximum(full_end, begin)
+        full_begin = tl.minimum(tl.maximum(full_begin, begin), full_end)
+        acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
+        peak = tl.full([TILE], LOWEST, dtype=tl.float32)
+        total = tl.zeros([TILE], dtype=tl.float32)
+        table = block_table + row.to(tl.int64) * table_stride
+        k_head = k_cache + kv_head * DIM
+        v_head = v_cache + kv_head * DIM
+        if WINDOW:
+            for key in tl.range(begin, full_begin, BLOCK_KEYS, num_stages=STAGES):
+                acc, peak, total = _block(
+                    block_q, position, acc, peak, total, key, context, k_head, v_head, table,
+                    factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
+                    BLOCK_DIM, WINDOW, SOFTCAP, True,
+                )  # fmt: skip
+        for key in tl.range(full_begin, full_end, BLOCK_KEYS, num_stages=STAGES):
+            acc, peak, total = _block(
+                block_q, position, acc, peak, total, key, context, k_head, v_head, table,
+                factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
+                BLOCK_DIM, False, SOFTCAP, False,
+            )  # fmt: skip
+        for key in tl.range(full_end, highest, BLOCK_KEYS, num_stages=STAGES):
+            acc, peak, total = _block(
+                block_q, position, acc, peak, total, key, context, k_head, v_head, table,
+                factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
+                BLOCK_DIM, WINDOW, SOFTCAP, True,
+            )  # fmt: skip
+        sink = tl.zeros([TILE], dtype=tl.float32)
+        if SINKS:
+            sink += tl.load(sinks + head).to(tl.float32)
+        result = _finish(acc, peak, total, sink, SINKS)
+        o_place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
+        tl.store(o_place, result.to(out.dtype.element_ty), inside)

@@ -1,0 +1,118 @@
+"""The device's linear layer of few rows against its fp32 reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from antiphon_kernels.small_linear import kernel, reference, small_linear
+from antiphon_kernels.small_linear.cases import CASES, Arguments, Case, build
+
+TOLERANCE = {
+    torch.float32: {"rtol": 2e-5, "atol": 2e-5},
+    torch.bfloat16: {"rtol": 3e-2, "atol": 3e-2},
+}
+
+
+def launch(
+    case: Case, arguments: Arguments, out: torch.Tensor | None = None, rows: slice = slice(None)
+) -> torch.Tensor:
+    residual = arguments.residual
+    return kernel.small_linear(
+        arguments.x[rows],
+        arguments.weight,
+        arguments.bias,
+        arguments.norm_weight,
+        1e-6,
+        case.plus_one,
+        case.activation,
+        None if residual is None else residual[rows],
+        out,
+    )
+
+
+def expected(case: Case, arguments: Arguments) -> torch.Tensor:
+    return reference.small_linear(
+        arguments.x,
+        arguments.weight,
+        arguments.bias,
+        norm_weight=arguments.norm_weight,
+        eps=1e-6,
+        plus_one=case.plus_one,
+        activation=case.activation,
+        residual=arguments.residual,
+    )
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_small_linear(device: torch.device, case: Case, dtype: torch.dtype) -> None:
+    arguments = build(case, dtype, device)
+    result = launch(case, arguments)
+    assert result.dtype is dtype
+    torch.testing.assert_close(result.float(), expected(case, arguments), **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("case", [CASES[2], CASES[5]], ids=str)
+def test_a_row_is_the_same_alone_and_with_company(device: torch.device, case: Case) -> None:
+    arguments = build(case, torch.bfloat16, device)
+    together = launch(case, arguments)
+    for row in (0, case.rows - 1):
+        alone = launch(case, arguments, rows=slice(row, row + 1))
+        assert torch.equal(alone[0], together[row])
+
+
+def test_the_residual_stream_is_updated_in_place(device: torch.device) -> None:
+    case = CASES[2]
+    arguments = build(case, torch.float32, device)
+    wanted = expected(case, arguments)
+    assert arguments.residual is not None
+    result = launch(case, arguments, out=arguments.residual)
+    assert result is arguments.residual
+    torch.testing.assert_close(result, wanted, **TOLERANCE[torch.float32])
+
+
+def test_logits_are_fp32_and_rows_may_be_strided(device: torch.device) -> None:
+    case = Case(2, 40, 96, norm=True)
+    arguments = build(case, torch.bfloat16, device)
+    wide = torch.full((2, 200), float("nan"), dtype=torch.bfloat16, device=device)
+    wide[:, 8:104] = arguments.x
+    out = torch.full((2, 64), 5.0, device=device)
+    launch(case, replace(arguments, x=wide[:, 8:104]), out=out[:, :40])
+    torch.testing.assert_close(out[:, :40], expected(case, arguments), **TOLERANCE[torch.bfloat16])
+    assert (out[:, 40:] == 5.0).all()
+
+
+def test_the_public_function_runs_where_its_input_lies(device: torch.device) -> None:
+    case = CASES[5]
+    arguments = build(case, torch.float32, device)
+    result = small_linear(
+        arguments.x,
+        arguments.weight,
+        norm_weight=arguments.norm_weight,
+        eps=1e-6,
+        activation=case.activation,
+    )
+    torch.testing.assert_close(result, expected(case, arguments), **TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"activation": "relu"}, "none of"),
+        ({"bias": torch.zeros(3)}, r"bias is \(3,\), expected \(6,\)"),
+        ({"residual": torch.zeros(2, 6), "activation": "silu"}, r"expected \(2, 3\)"),
+        ({"norm_weight": torch.zeros(6)}, r"norm_weight is \(6,\), expected \(4,\)"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(
+    options: dict[str, torch.Tensor | str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        small_linear(torch.zeros(2, 4), torch.zeros(6, 4), **options)  # type: ignore[arg-type]
+
+
+def test_too_many_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="17 rows, at most 16"):
+        launch(CASES[0], build(replace(CASES[0], rows=17), torch.float32, torch.device("cpu")))
