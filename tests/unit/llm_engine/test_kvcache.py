@@ -86,13 +86,13 @@ def test_tables_follow_any_history_of_opens_extends_and_closes(
             assert tables.need(row, length) == max(0, -(-length // 4) - -(-known // 4))
             tables.extend(row, length)
             open_rows[name] = (row, max(known, length))
-        tables.check_integrity()
+        check(tables)
     slots = [slot for row, known in open_rows.values() for slot in _slots(tables, row, 0, known)]
     assert len(set(slots)) == len(slots)
     assert all(slot >= 4 for slot in slots), "the null entry is in use"
     for row, _ in open_rows.values():
         tables.close(row)
-    tables.check_integrity()
+    check(tables)
     assert tables.allocator.used == 0
 
 
@@ -122,6 +122,14 @@ def test_a_row_that_changes_hands_gets_a_new_mapping() -> None:
     assert tables.open() == row
     tables.extend(row, 4)
     assert tables.mapping(row) != before
+
+
+def check(tables: BlockTables) -> None:
+    tables.check_integrity()
+    rows = range(len(tables.table))
+    tables.allocator.check_integrity(
+        entry for row in rows for entry in tables.span(row, 0, tables.held(row))
+    )
 
 
 def _slots(tables: BlockTables, row: int, start: int, count: int) -> list[int]:

@@ -23,19 +23,23 @@ class RowShape:
     samples: bool
 
 
+DECODE_ROW = RowShape(1, samples=True)
+"""The shape of every decode row."""
+
+
 def row_shape(request: Request, tokens: int) -> RowShape:
     """The shape of a row that feeds ``tokens``: DECODE(1) or PREFILL(n); a wrong n raises."""
     if request.state is State.DECODING:
         if tokens != 1 or request.pending != 1:
             raise ValueError(f"decode row of {tokens} tokens with {request.pending} pending")
-        return RowShape(1, samples=True)
+        return DECODE_ROW
     if request.state is State.PREFILLING and 0 < tokens <= request.pending:
         completes = tokens == request.pending
         return RowShape(tokens, samples=completes and request.sampler is not None)
     raise ValueError(f"{request.state} row of {tokens} tokens with {request.pending} pending")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlannedRow:
     """One request's part of the step: tokens ``start .. start + shape.tokens - 1``.
 
@@ -67,6 +71,8 @@ class StepPlan:
     rows: list[PlannedRow] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    completed: list[PlannedRow] = field(default_factory=list)
+    """Prefill rows that end with the request's last known token."""
     prefill_tokens: int = 0
     decode_tokens: int = 0
 
@@ -81,10 +87,18 @@ class StepPlan:
         return StepClass.PREFILL if self.prefill_tokens else StepClass.DECODE
 
     def add(self, request: Request, tokens: int) -> None:
-        """Appends one row."""
-        shape = row_shape(request, tokens)
-        self.rows.append(PlannedRow(request, request.written, shape, request.epoch))
+        """Appends one row of whatever shape the request's state has."""
         if request.state is State.DECODING:
+            shape = row_shape(request, tokens)
+            self.rows.append(PlannedRow(request, request.written, shape, request.epoch))
             self.decode_tokens += tokens
         else:
-            self.prefill_tokens += tokens
+            self.add_prefill(request, tokens)
+
+    def add_prefill(self, request: Request, tokens: int) -> None:
+        """Appends one prefill row."""
+        row = PlannedRow(request, request.written, row_shape(request, tokens), request.epoch)
+        self.rows.append(row)
+        self.prefill_tokens += tokens
+        if tokens == request.pending:
+            self.completed.append(row)

@@ -79,6 +79,7 @@ class Request:
     interactive: bool = True
     tenant: str = ""
     adapter: str = ""
+    adapter_version: int = 0
     cache: bool = True
     """False neither reads nor writes the prefix cache."""
     deadline: float = 0.0
@@ -104,6 +105,22 @@ class Request:
     cached_tokens: int = 0
     """Prompt tokens that the first admission found in the prefix cache."""
     preemptions: int = 0
+    length_limit: int = 0
+    """Length at which it ends at the latest; set when it is queued. This and the following
+    belong to the scheduler."""
+    room: int = 0
+    """Positions that the entries of its row can take."""
+    promised: int = 0
+    """Entries that it may still take without asking."""
+    planned: int = 0
+    """Number of the last plan with a row of it."""
+    launched: int = 0
+    """Number of the last launched plan with a row of it."""
+    prefix_root: bytes = b""
+    prefix_keys: list[bytes] = field(default_factory=list)
+    """Prefix tree keys of its full entries; only ever appended to, as its tokens are."""
+    leads: bytes = b""
+    """Key that waiting requests find it by while it computes a prefix that they share."""
 
     def move(self, state: State) -> None:
         """Changes the state; a change outside the table raises IllegalTransition."""
@@ -121,6 +138,8 @@ class Request:
         self.row = -1
         self.written = self.settled = self.ahead = 0
         self.epoch += 1
+        if self.pooled is not None:
+            self.pooled.total = None
 
     @property
     def length(self) -> int:

@@ -1,85 +1,70 @@
 """Which tokens of which requests the next step runs: host arithmetic only.
 
-Room for keys and values is decided here and taken at the end of ``plan``, so a row never
-fails for want of it in the middle of a step. A prefilling request has been promised the
-entries of all its known tokens; a decoding request takes one more entry whenever it crosses
-into it, and where none is free the newest request is preempted: its entries are freed, it
-returns to the front of its queue and later recomputes what it had. The oldest interactive
-request (the oldest batch request when there are none) can preempt all others and fits the
-pool alone, so every schedule makes progress.
+A step takes the running decode rows, then the running prefills, then admissions, all of one
+class: while there is interactive work, no batch row is admitted or stepped. Admission promises
+a request the entries of all its known tokens; a decoding request takes one more entry whenever
+it crosses into it. Where entries are short, requests are preempted: their full entries go to
+the prefix cache, the rest is freed, they return to the front of their queue and later compute
+what the cache has lost meanwhile. Waiting requests hold nothing, so there are no holds of
+theirs to take first.
+
+Every schedule makes progress: nobody is preempted for a younger request of its class, and the
+oldest fits the pool alone.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.kvcache.prefix_tree import PrefixTree
 
+from .admission import Admission
 from .budget import water_fill
-from .plan import StepPlan
+from .holdings import Holdings
+from .limits import KV_HELD_LIMIT, Refusal, SchedulerLimits
+from .plan import DECODE_ROW, PlannedRow, StepPlan
+from .preemption import Victims
+from .queues import ClassQueue
 from .request import Request, State
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """Bounds of a step and of the queue."""
-
-    max_rows: int
-    step_tokens: int
-    prefill_chunk: int
-    entry_tokens: int
-    queue_limit: int
-    batch_rows_max: int = 0
-    """Rows that batch requests may hold together; 0 is max_rows."""
-    tenant_rows_max: int = 0
-    """Rows that one tenant may hold; 0 is max_rows."""
-    tenant_weights: Mapping[str, float] = field(default_factory=dict)
-    """Share of a tenant's admissions within its class; 1 where not named."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_rows", "prefill_chunk", "entry_tokens", "queue_limit"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.step_tokens < self.max_rows + self.entry_tokens:
-            raise ValueError(
-                f"step_tokens {self.step_tokens} must be at least max_rows + entry_tokens = "
-                f"{self.max_rows + self.entry_tokens}, or prefills would never advance"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why the door is shut: an ErrorReason name without prefix, the limit and what was seen."""
-
-    reason: str
-    limit: float
-    observed: float
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.message}: limit {self.limit:g}, observed {self.observed:g}"
-
-
 class Scheduler:
-    """Queues, running rows and the plan of each step."""
+    """Queues, running rows and the plan of each step.
 
-    def __init__(self, limits: SchedulerLimits, tables: BlockTables) -> None:
+    Args:
+        tree: the prefix cache; None computes every prompt.
+
+    Attributes:
+        chunk: tokens of one prefill in one step at most.
+        row_limit: rows that may run together.
+        preemptions: requests that lost their row to another.
+        skipped: decode rows that a plan left out for want of an entry.
+        cached_tokens: prompt tokens that first admissions found in the prefix cache.
+    """
+
+    def __init__(
+        self, limits: SchedulerLimits, tables: BlockTables, tree: PrefixTree | None = None
+    ) -> None:
         self.limits = limits
         self.tables = tables
-        self.running: list[Request] = []
+        self.holdings = Holdings(tables, tree)
+        self.admission = Admission(
+            self.holdings, tenant_rows_max=limits.tenant_rows_max or limits.max_rows
+        )
+        self.chunk = limits.prefill_chunk
+        self.row_limit = limits.max_rows
         self.preemptions = 0
-        self._waiting: dict[bool, OrderedDict[str, Request]] = {
-            True: OrderedDict(),
-            False: OrderedDict(),
-        }
-        self._promised = 0
+        self.skipped = 0
+        self.cached_tokens = 0
+        self._waiting = {cls: ClassQueue(limits.tenant_weights) for cls in (True, False)}
+        # Running requests by class (True is interactive), oldest first.
+        self._prefilling: dict[bool, list[Request]] = {True: [], False: []}
+        self._decoding: dict[bool, list[Request]] = {True: [], False: []}
+        # Requests that the last plan could not admit: new ones would wait behind them.
+        self._left_waiting = {True: 0, False: 0}
         self._number = 0
-        self._quarantine: dict[int, list[int]] = {}
-        self._launched: dict[Request, int] = {}
-        self._interactive_held_back = False
+        self._victims: Victims | None = None
 
     @property
     def waiting(self) -> int:
@@ -87,28 +72,53 @@ class Scheduler:
         return len(self._waiting[True]) + len(self._waiting[False])
 
     @property
-    def promised(self) -> int:
-        """Entries that the last plan's rows and running prefills may still have taken."""
-        return self._promised
+    def running_count(self) -> int:
+        """Requests that hold a row."""
+        return self._class_rows(True) + self._class_rows(False)
+
+    @property
+    def running(self) -> list[Request]:
+        """Requests that hold a row, oldest first."""
+        parts = (*self._prefilling.values(), *self._decoding.values())
+        return sorted((request for part in parts for request in part), key=_age)
+
+    def narrow(self, *, prefill_chunk: int, rows: int) -> None:
+        """Bounds the work of the following steps; rows that run already stay."""
+        self.chunk = prefill_chunk
+        self.row_limit = rows
 
     def refusal(self, interactive: bool) -> Refusal | None:
         """Why a new request of this class cannot be queued now.
 
-        A backlog of batch work never refuses an interactive request; batch work is refused
-        as long as interactive requests could not be admitted.
+        Batch work is refused as long as interactive requests wait; what batch work holds or
+        waits for never refuses an interactive request. What only the prefix cache holds is
+        as good as free.
         """
-        depth = len(self._waiting[True]) if interactive else self.waiting
-        if depth >= self.limits.queue_limit:
-            limit = self.limits.queue_limit
-            return Refusal("QUEUE_FULL", limit, depth, "the waiting queue is full")
-        if not interactive and self._interactive_held_back:
-            waiting = len(self._waiting[True])
-            return Refusal("QUEUE_FULL", 0, waiting, "batch work waits for interactive requests")
+        waiting = len(self._waiting[True]) if interactive else self.waiting
+        if waiting >= self.limits.queue_limit:
+            return Refusal(
+                "QUEUE_FULL", self.limits.queue_limit, waiting, "the waiting queue is full"
+            )
+        left = self._left_waiting[True]
+        if not interactive and left:
+            return Refusal("QUEUE_FULL", 0, left, "batch work waits for interactive requests")
+        if left or (not interactive and self._left_waiting[False]):
+            allocator = self.tables.allocator
+            held = allocator.used - self.holdings.cached
+            if interactive:
+                held -= sum(map(self.holdings.private, self._class_running(False)))
+            if held >= KV_HELD_LIMIT * allocator.entries:
+                share = round(held / allocator.entries, 3)
+                return Refusal("KV_FULL", KV_HELD_LIMIT, share, "running requests fill the KV pool")
         return None
 
     def enqueue(self, request: Request) -> None:
-        """Adds a QUEUED request at the end of its class's queue."""
-        self._waiting[request.interactive][request.request_id] = request
+        """Adds a QUEUED request at the end of its tenant's queue."""
+        request.length_limit = min(
+            request.prompt_length + request.max_tokens, self.tables.context_limit
+        )
+        self.holdings.name_prefixes(request)
+        self._waiting[request.interactive].push(request)
 
     def remove(self, request: Request, publish: bool) -> None:
         """Takes a request out of queue or rows; harmless if it is in none.
@@ -116,9 +126,20 @@ class Scheduler:
         Entries that a launched step may still write are freed when that step settles.
         ``publish`` leaves full entries in the prefix cache.
         """
-        self._waiting[request.interactive].pop(request.request_id, None)
+        self._waiting[request.interactive].discard(request)
         if request.row >= 0:
-            self._release(request)
+            self._release(request, publish=publish)
+
+    def requeue(self, request: Request) -> None:
+        """Puts a running request back to the front of its queue after a failed step; nothing
+        that it wrote is trusted, except what was published before."""
+        self._release(request, publish=False)
+        self._wait_again(request)
+
+    def flush(self, tenant: str | None = None) -> None:
+        """Makes cached prefixes unreachable: all, or one tenant's."""
+        if self.holdings.tree is not None:
+            self.holdings.tree.flush(tenant)
 
     def plan(self) -> StepPlan:
         """The next step: decode rows, running prefills, then admissions.
@@ -127,167 +148,199 @@ class Scheduler:
         the plan may be empty although requests are live: its outcome must come first.
         """
         self._number += 1
+        self._victims = None
         plan = StepPlan(self._number)
-        self._promised = sum(self._outstanding(request) for request in self.running)
-        interactive = bool(self._waiting[True]) or any(r.interactive for r in self.running)
+        interactive = bool(self._waiting[True] or self._class_rows(True))
         self._plan_decodes(plan, interactive)
         budget = self.limits.step_tokens - plan.tokens
-        prefills = [
-            request
-            for request in self.running
-            if request.state is State.PREFILLING
-            and request.interactive is interactive
-            and request.pending
-        ]
-        budget -= self._plan_prefills(plan, prefills, budget)
+        unfinished = [request for request in self._prefilling[interactive] if request.pending]
+        budget -= self._plan_prefills(plan, unfinished, budget)
         self._admit(plan, interactive, budget)
         self._plan_prefills(plan, plan.admitted, budget)
-        self._interactive_held_back = bool(self._waiting[True])
-        for row in plan.rows:
-            self.tables.extend(row.request.row, row.end)
+        self._left_waiting = {cls: len(queue) for cls, queue in self._waiting.items()}
         return plan
 
     def advance(self, plan: StepPlan) -> None:
         """Commits the state of a step that has just been launched; outputs follow later."""
+        number = plan.number
         for row in plan.rows:
-            request = row.request
-            request.written = row.end
-            self._launched[request] = plan.number
-            if row.shape.samples:
+            request, shape = row.request, row.shape
+            request.written = row.start + shape.tokens
+            request.launched = number
+            if shape.samples:
                 request.ahead += 1
-                if request.state is State.PREFILLING:
-                    request.move(State.DECODING)
+        for row in plan.completed:
+            if row.shape.samples:
+                request = row.request
+                request.move(State.DECODING)
+                self._prefilling[request.interactive].remove(request)
+                bisect.insort(self._decoding[request.interactive], request, key=_age)
 
     def settle(self, plan: StepPlan) -> None:
         """The step has been collected and its outputs are committed."""
         for row in plan.rows:
+            request = row.request
+            if row.epoch == request.epoch:
+                request.settled = row.start + row.shape.tokens
+        for row in plan.completed:
             if row.current:
-                row.request.settled = row.end
-        self.tables.allocator.give_back(self._quarantine.pop(plan.number, ()))
-
-    def flush(self, tenant: str | None = None) -> None:
-        """Makes cached prefixes unreachable: all, or one tenant's."""
+                self.holdings.publish(row.request)
+                self.admission.published(row.request)
+        self.holdings.settle(plan.number)
 
     def check_integrity(self) -> None:
         """Raises unless queues, rows and entries agree."""
-        self.tables.check_integrity(e for held in self._quarantine.values() for e in held)
-        rows = sorted(request.row for request in self.running)
-        if len(set(rows)) != len(rows) or len(rows) + self.tables.free_rows != len(
-            self.tables.table
+        running = self.running
+        self.holdings.check_integrity(running)
+        self.admission.check_integrity(running)
+        rows = {request.row for request in running}
+        if len(rows) != len(running) or len(rows) + self.tables.free_rows != len(self.tables.table):
+            raise RuntimeError(f"running rows {sorted(rows)} do not match the block tables")
+        for state, parts in (
+            (State.PREFILLING, self._prefilling),
+            (State.DECODING, self._decoding),
         ):
-            raise RuntimeError(f"running rows {rows} do not match the block tables")
-        for queue in self._waiting.values():
-            for request in queue.values():
-                if request.state is not State.QUEUED or request.row >= 0 or request.written:
+            for interactive, part in parts.items():
+                if part != sorted(part, key=_age) or any(
+                    request.state is not state or request.interactive is not interactive
+                    for request in part
+                ):
+                    raise RuntimeError(f"the list of {state} requests is wrong")
+        for interactive, queue in self._waiting.items():
+            waiting = list(queue)
+            if len(waiting) != len(queue):
+                raise RuntimeError("the count of waiting requests is wrong")
+            for request in waiting:
+                if (
+                    request.state is not State.QUEUED
+                    or request.interactive is not interactive
+                    or request.row >= 0
+                    or request.length - len(request.tokens)
+                    or request.written
+                ):
                     raise RuntimeError(f"{request.request_id} is queued as {request.state}")
 
+    def _class_rows(self, interactive: bool) -> int:
+        return len(self._prefilling[interactive]) + len(self._decoding[interactive])
+
+    def _class_running(self, interactive: bool) -> list[Request]:
+        return self._prefilling[interactive] + self._decoding[interactive]
+
     def _plan_decodes(self, plan: StepPlan, interactive: bool) -> None:
-        for request in list(self.running):
-            if request.state is not State.DECODING or request.interactive is not interactive:
-                continue
-            if request.written + 1 >= self._most_tokens(request):
-                continue  # Its last token is being drawn.
-            need = self.tables.need(request.row, request.written + 1)
-            if self._make_room(need, request, plan):
-                self._promised += need
-                plan.add(request, 1)
+        rows, number = plan.rows, plan.number
+        for request in tuple(self._decoding[interactive]):
+            start = request.written
+            if request.row < 0 or start + 1 >= request.length_limit:
+                continue  # Preempted by an elder just now, or its last token is being drawn.
+            if start >= request.room:
+                if not self._make_room(1, request, plan):
+                    self.skipped += 1
+                    continue
+                self.holdings.extend(request, start + 1)
+            request.planned = number
+            rows.append(PlannedRow(request, start, DECODE_ROW, request.epoch))
+        plan.decode_tokens = len(rows)
 
     def _plan_prefills(self, plan: StepPlan, requests: list[Request], budget: int) -> int:
-        chunk = self.limits.prefill_chunk
-        demands = [min(request.pending, chunk) for request in requests]
+        demands = [min(request.pending, self.chunk) for request in requests]
         shares = water_fill(demands, budget, self.limits.entry_tokens)
         for request, tokens in zip(requests, shares, strict=True):
             if tokens:
-                plan.add(request, tokens)
+                request.planned = plan.number
+                plan.add_prefill(request, tokens)
+                self.holdings.extend(request, request.written + tokens)
         return sum(shares)
 
     def _admit(self, plan: StepPlan, interactive: bool, budget: int) -> None:
-        """Moves queued requests of the class in turn to rows, first come first served."""
+        """Moves waiting requests of the class in turn to rows; each can run an entry's worth
+        of tokens at once. One that finds no room is passed by nobody."""
+        unit = self.limits.entry_tokens
         queue = self._waiting[interactive]
-        while queue and (len(plan.admitted) + 1) * self.limits.entry_tokens <= budget:
-            request = next(iter(queue.values()))
-            need = self.tables.entries_for(len(request.tokens))
+        if not queue or budget < unit or not self._may_open(interactive):
+            return
+        for request in self.admission.candidates(queue, interactive=interactive):
+            cached, unheld = self.holdings.match(request)
+            need = self.tables.entries_for(len(request.tokens)) - cached + unheld
             # One spare entry for each running row keeps an admission from forcing the very
             # next boundary crossing to preempt it again.
-            spare = len(self.running)
+            spare = self._class_rows(interactive)
             if not self._make_row(request, plan) or not self._make_room(
                 need + spare, request, plan, batch_only=True
             ):
                 return
-            del queue[request.request_id]
-            request.row = self.tables.open()
-            request.move(State.PREFILLING)
-            bisect.insort(self.running, request, key=_age)
-            self._promised += need
+            queue.charge(request)
+            self._open(request, cached)
             plan.admitted.append(request)
+            budget -= unit
+            if budget < unit or not self._may_open(interactive):
+                return
+
+    def _may_open(self, interactive: bool) -> bool:
+        """Whether another row of the class can be had, by preempting batch work if need be."""
+        own, batch = self._class_rows(interactive), self._class_rows(False)
+        if not interactive:
+            return own < min(self.row_limit, self.limits.batch_rows_max or self.row_limit)
+        return own < self.row_limit and (self.tables.free_rows > 0 or batch > 0)
+
+    def _open(self, request: Request, cached: int) -> None:
+        self.holdings.open(request, cached)
+        request.move(State.PREFILLING)
+        bisect.insort(self._prefilling[request.interactive], request, key=_age)
+        self.admission.opened(request)
+        if not request.planned:
+            request.cached_tokens = request.written
+            self.cached_tokens += request.written
 
     def _make_row(self, request: Request, plan: StepPlan) -> bool:
-        if self.tables.free_rows:
-            return True
-        victim = self._victim(request, plan, batch_only=True)
-        if victim is not None:
-            self._preempt(victim)
-        return self.tables.free_rows > 0
+        while not self.tables.free_rows or self.running_count >= self.row_limit:
+            victim = self._victim(request, plan, batch_only=True)
+            if victim is None:
+                return False
+            self._preempt(victim, plan)
+        return True
 
     def _make_room(
         self, need: int, request: Request, plan: StepPlan, *, batch_only: bool = False
     ) -> bool:
-        """Preempts until ``need`` entries are unpromised; False if no victim is left."""
-        while need > self.tables.allocator.free - self._promised:
+        """Preempts until ``need`` entries can be had; False if no victim is left, or if what
+        quarantine gives back soon is enough."""
+        holdings = self.holdings
+        while need > holdings.available:
+            if need <= holdings.available + holdings.quarantined:
+                return False
             victim = self._victim(request, plan, batch_only=batch_only)
             if victim is None:
                 return False
-            self._promised -= self._outstanding(victim)
-            self._preempt(victim)
+            self._preempt(victim, plan)
         return True
 
     def _victim(self, request: Request, plan: StepPlan, *, batch_only: bool) -> Request | None:
-        """Batch before interactive, then the newest; never one of this step's rows, nor an
-        interactive request for a batch one."""
-        planned = {row.request for row in plan.rows} | set(plan.admitted)
-        classes = [False] if batch_only or not request.interactive else [False, True]
-        if batch_only and not request.interactive:
+        if batch_only and not (request.interactive and self._class_rows(False)):
             return None
-        for interactive in classes:
-            for victim in reversed(self.running):
-                if (
-                    victim.interactive is interactive
-                    and victim is not request
-                    and victim not in planned
-                ):
-                    return victim
-        return None
+        if self._victims is None:
+            self._victims = Victims(
+                self.running, lambda tenant: self.limits.tenant_weights.get(tenant, 1.0)
+            )
+        return self._victims.next_for(request, plan.number, batch_only=batch_only)
 
-    def _preempt(self, request: Request) -> None:
-        self._release(request)
+    def _preempt(self, request: Request, plan: StepPlan) -> None:
+        self._release(request, publish=True)
+        self._wait_again(request)
+        plan.preempted.append(request)
+        self.preemptions += 1
+
+    def _wait_again(self, request: Request) -> None:
         request.move(State.QUEUED)
         request.preemptions += 1
-        self.preemptions += 1
-        queue = self._waiting[request.interactive]
-        queue[request.request_id] = request
-        queue.move_to_end(request.request_id, last=False)
+        self.holdings.name_prefixes(request)
+        self._waiting[request.interactive].push(request, front=True)
 
-    def _release(self, request: Request) -> None:
-        self.running.remove(request)
-        held = self.tables.detach(request.row)
-        unit = self.limits.entry_tokens
-        last = self._launched.pop(request, 0)
-        first = request.settled // unit if request.settled < request.written else len(held)
-        self._quarantine.setdefault(last, []).extend(held[first:])
-        self.tables.allocator.give_back(held[:first])
+    def _release(self, request: Request, *, publish: bool) -> None:
+        running = self._decoding if request.state is State.DECODING else self._prefilling
+        running[request.interactive].remove(request)
+        self.admission.closed(request)
+        self.holdings.release(request, publish=publish)
         request.lose_row()
-        if request.pooled is not None:
-            request.pooled.total = None
-
-    def _most_tokens(self, request: Request) -> int:
-        """Length at which the request ends at the latest."""
-        return min(request.prompt_length + request.max_tokens, self.tables.context_limit)
-
-    def _outstanding(self, request: Request) -> int:
-        """Entries that a prefilling request was promised and has not taken."""
-        if request.state is not State.PREFILLING:
-            return 0
-        return self.tables.need(request.row, len(request.tokens))
 
 
 def _age(request: Request) -> int:

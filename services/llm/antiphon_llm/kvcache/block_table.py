@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -38,8 +38,7 @@ class BlockTables:
     def open(self) -> int:
         """An empty row."""
         row = self._free_rows.pop()
-        self._versions[row] = self._next_version
-        self._next_version += 1
+        self._new_lineage(row)
         return row
 
     def close(self, row: int) -> None:
@@ -76,8 +75,28 @@ class BlockTables:
         self.table[row, len(held) : len(held) + count] = taken
         held.extend(taken)
 
+    def adopt(self, row: int, entries: Sequence[int]) -> None:
+        """Appends entries that the caller holds already: a shared prefix."""
+        held = self._held[row]
+        self.table[row, len(held) : len(held) + len(entries)] = entries
+        held.extend(entries)
+
+    def span(self, row: int, first: int, end: int) -> list[int]:
+        """The row's entries ``first .. end - 1``."""
+        return self._held[row][first:end]
+
+    def replace(self, row: int, first: int, entries: list[int]) -> None:
+        """Puts equal contents in other entries, from the row's ``first`` on; an edit, and so
+        a new lineage, unless nothing changes."""
+        end = first + len(entries)
+        if self._held[row][first:end] != entries:
+            self._held[row][first:end] = entries
+            self.table[row, first:end] = entries
+            self._new_lineage(row)
+
     def mapping(self, row: int) -> tuple[int, int, int]:
-        """Identifies the row's contents: appends change the last item, a new owner the second."""
+        """Identifies the row's contents by row, lineage version and entry count: appends change
+        the last, a new owner or an edit the second."""
         return row, self._versions[row], len(self._held[row])
 
     def write_slots(self, row: int, start: int, count: int, out: np.ndarray) -> None:
@@ -90,13 +109,19 @@ class BlockTables:
         entry = self.table[row].take(positions // self.entry_tokens).astype(np.int64)
         np.add(entry * self.entry_tokens, positions % self.entry_tokens, out=out)
 
-    def check_integrity(self, elsewhere: Iterable[int] = ()) -> None:
-        """Raises unless entries, rows and table agree; ``elsewhere`` are entries that somebody
-        else holds."""
-        rows = [entry for held in self._held for entry in held]
-        self.allocator.check_integrity([*rows, *elsewhere])
+    def slots_at(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Places, int64 (n), of one position (n) of each row (n)."""
+        entry, offset = np.divmod(positions, self.entry_tokens)
+        return self.table[rows, entry].astype(np.int64) * self.entry_tokens + offset
+
+    def check_integrity(self) -> None:
+        """Raises unless rows and table agree with each other."""
         for row, held in enumerate(self._held):
             if self.table[row, : len(held)].tolist() != held or self.table[row, len(held) :].any():
                 raise RuntimeError(f"block table row {row} differs from the entries it holds")
         if any(self._held[row] for row in self._free_rows):
             raise RuntimeError("a free block table row holds entries")
+
+    def _new_lineage(self, row: int) -> None:
+        self._versions[row] = self._next_version
+        self._next_version += 1

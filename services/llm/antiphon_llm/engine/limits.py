@@ -1,0 +1,61 @@
+"""What bounds a step and the queues, and how a refusal at a bound is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+KV_HELD_LIMIT = 0.9
+"""Share of the entries that requests may hold before work that would wait is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """Bounds of a step, of the queues and of who may hold what. 0 where a limit says so."""
+
+    max_rows: int
+    step_tokens: int
+    prefill_chunk: int
+    entry_tokens: int
+    queue_limit: int
+    batch_rows_max: int = 0
+    """Rows that batch requests may hold together; 0 is max_rows."""
+    tenant_rows_max: int = 0
+    """Rows that one tenant may hold within a class; 0 is max_rows."""
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
+    """Share of a tenant's admissions within its class; 1 where not named."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows", "prefill_chunk", "entry_tokens", "queue_limit"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("batch_rows_max", "tenant_rows_max"):
+            if not 0 <= getattr(self, name) <= self.max_rows:
+                raise ValueError(
+                    f"{name} must lie between 0 and max_rows {self.max_rows}, "
+                    f"got {getattr(self, name)}"
+                )
+        for tenant, weight in self.tenant_weights.items():
+            if not 0.001 <= weight <= 1000.0:
+                raise ValueError(
+                    f"tenant_weights[{tenant!r}] must lie between 0.001 and 1000, got {weight}"
+                )
+        if self.step_tokens < self.max_rows + self.entry_tokens:
+            raise ValueError(
+                f"step_tokens {self.step_tokens} must be at least max_rows + entry_tokens = "
+                f"{self.max_rows + self.entry_tokens}, or prefills would never advance"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request cannot be queued: an ErrorReason name without prefix, the limit and what
+    was seen instead."""
+
+    reason: str
+    limit: float
+    observed: float
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.message}: limit {self.limit:g}, observed {self.observed:g}"
