@@ -142,7 +142,9 @@ def _bound(
     tl.store(sums + row * 2, tl.full((), 0, tl.int64))
     tl.store(sums + row * 2 + 1, tl.full((), -1, tl.int64))
     phase = tl.full((), _DONE, tl.int32)
-    if filtered & (fault == 0):
+    if fault != 0:
+        tl.store(out + row, 0)
+    elif filtered:
         phase = tl.full((), _CANDIDATES, tl.int32)
         counted = _by_count(top_k, vocabulary)
         bound = highest + log_min_p
@@ -157,7 +159,7 @@ def _bound(
         noisy = tl.load(chunk_best + at + chunk_stride, mask=used, other=float("-inf"))
         tokens = tl.load(chunk_token + at + chunk_stride, mask=used, other=0x7FFFFFFF)
         _, token = _best(noisy, tokens)
-        tl.store(out + row, tl.where(fault == 0, token, 0))
+        tl.store(out + row, token)
     tl.store(counters + row * 4, phase)
 
 

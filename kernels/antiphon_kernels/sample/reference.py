@@ -20,22 +20,31 @@ def sample(
     faults: torch.Tensor,
 ) -> None:
     """As :func:`antiphon_kernels.sample.sample`; ``columns`` are the settings in their order."""
-    names = ("temperature", "noise", "top_k", "top_p", "log_min_p", "key", "position", "choice")
-    values = [column.tolist() for column in columns]
     for index, row in enumerate(logits.float()):
-        of_row = dict(zip(names, (column[index] for column in values), strict=True))
-        # By a tensor: CUDA divides by a scalar through its rounded reciprocal.
-        scores = row / columns[0][index]
-        faults[index] = fault_of(scores)
+        settings = [column[index] for column in columns]
+        faults[index] = fault_of(row / settings[0])
         out[index] = 0
         if not faults[index]:
-            kept = scores >= cut(scores, of_row["top_k"], of_row["top_p"], of_row["log_min_p"])
-            noise = gumbel_noise(
-                of_row["key"], of_row["position"], of_row["choice"], len(scores)
-            ).to(scores.device)
-            noisy = torch.where(kept, scores + of_row["noise"] * noise, -math.inf)
+            scores = noisy_scores(row, settings)
             # The first of equal maxima, which torch.argmax does not promise.
-            out[index] = (noisy == noisy.max()).nonzero()[0, 0]
+            out[index] = (scores == scores.max()).nonzero()[0, 0]
+
+
+def noisy_scores(logits: torch.Tensor, settings: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What one row's draw takes the largest of: fp32 (V), -inf where a filter cuts.
+
+    Args:
+        logits: fp32 (V) with a finite maximum.
+        settings: the row's temperature, noise, top_k, top_p, log_min_p, key, position and
+            choice, tensors of one element.
+    """
+    temperature, noise = settings[:2]
+    top_k, top_p, log_min_p, key, position, choice = (value.item() for value in settings[2:])
+    # By a tensor: CUDA divides by a scalar through its rounded reciprocal.
+    scores = logits / temperature
+    drawn = gumbel_noise(int(key), int(position), int(choice), len(scores)).to(scores.device)
+    kept = scores >= cut(scores, int(top_k), top_p, log_min_p)
+    return torch.where(kept, scores + noise * drawn, -math.inf)
 
 
 def fault_of(scores: torch.Tensor) -> int:

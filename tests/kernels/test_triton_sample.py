@@ -1,0 +1,200 @@
+"""The draw's Triton kernels against their reference, token for token."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from antiphon_kernels.sample import CANDIDATES, Fault, RowSettings, Workspace, kernel, reference
+from antiphon_kernels.sample.arithmetic import mass_of, noise_of_block, noise_of_ids
+from antiphon_kernels.sample.cases import (
+    GREEDY,
+    MIXED,
+    PLAIN,
+    SEARCHED,
+    USUAL,
+    Knobs,
+    peaked_logits,
+    settings_of,
+)
+
+INF = math.inf
+NEAR = 2e-6
+"""Scores of two tokens so near that the last bits of a device's logarithm may choose."""
+
+
+def draw(logits: torch.Tensor, settings: RowSettings) -> tuple[list[int], list[int]]:
+    rows, vocabulary = logits.shape
+    out = torch.full((rows,), -1, dtype=torch.int32, device=logits.device)
+    faults = torch.full((rows,), -1, dtype=torch.int32, device=logits.device)
+    kernel.sample(
+        logits, settings, out, faults, Workspace.allocate(rows, vocabulary, logits.device)
+    )
+    return out.tolist(), faults.tolist()
+
+
+def check(logits: torch.Tensor, settings: RowSettings) -> list[int]:
+    """Draws and compares with the reference; only a near tie may differ."""
+    tokens, faults = draw(logits, settings)
+    assert faults == [Fault.NONE] * len(logits)
+    for index, (row, token) in enumerate(zip(logits.float(), tokens, strict=True)):
+        scores = reference.noisy_scores(row, [column[index] for column in settings.columns()])
+        best = float(scores.max())
+        expected = int((scores == best).nonzero()[0, 0])
+        near = abs(float(scores[token]) - best) <= NEAR * max(1.0, abs(best))
+        assert token == expected or (settings.noise[index] != 0 and near), (index, token, expected)
+    return tokens
+
+
+def rows_of(settings: RowSettings, order: list[int]) -> RowSettings:
+    chosen = RowSettings.allocate(len(order), settings.buffer.device)
+    for mine, all_rows in zip(chosen.columns(), settings.columns(), strict=True):
+        mine.copy_(all_rows[order])
+    return chosen
+
+
+@triton.jit
+def _noise(out, by_id, key, position, choice, BLOCK: tl.constexpr):
+    ids = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    block = noise_of_block(tl.program_id(0) * BLOCK, key, position, choice, BLOCK)
+    tl.store(out + ids, block)
+    tl.store(by_id + ids, noise_of_ids(ids, key, position, choice))
+
+
+@triton.jit
+def _masses(depths, out, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    tl.store(out + places, mass_of(tl.load(depths + places)))
+
+
+def test_noise_is_the_reference_s_to_the_last_bits(device: torch.device) -> None:
+    key, position, choice, blocks, size = -0x123456789ABCDEF, 40_321, 2, 32, 1024
+    out, by_id = torch.empty((2, blocks * size), device=device)
+    _noise[(blocks,)](out, by_id, key, position, choice, BLOCK=size)
+    expected = reference.gumbel_noise(key, position, choice, blocks * size)
+    assert torch.equal(out, by_id)
+    error = (out.cpu() - expected).abs() / expected.abs().clamp(min=1)
+    assert float(error.max()) < 4e-7
+
+
+def test_masses_are_exponentials_in_fixed_point(device: torch.device) -> None:
+    depths = torch.linspace(-70, 0, 4096, device=device)
+    depths[0] = -INF
+    out = torch.zeros(4096, dtype=torch.int64, device=device)
+    _masses[(1,)](depths, out, BLOCK=4096)
+    exact = depths.double().exp() * 2.0**44
+    assert int(out[-1]) == 2**44
+    assert bool(((out.double() - exact).abs() <= 0.51 + exact * 1.5e-7).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("vocabulary", [1, 61, 4099, 9001])
+def test_draws_equal_the_reference(
+    device: torch.device, vocabulary: int, dtype: torch.dtype
+) -> None:
+    logits = peaked_logits(len(MIXED), vocabulary, device, vocabulary).to(dtype)
+    before = logits.clone()
+    check(logits, settings_of(MIXED, device, vocabulary))
+    assert torch.equal(logits, before)
+
+
+def test_rows_of_a_wider_block_are_read_in_place(device: torch.device) -> None:
+    block = peaked_logits(4, 3000, device)
+    check(block[:, 500:2600], settings_of(MIXED[1:5], device))
+
+
+def test_a_cut_beyond_the_candidates_is_searched(device: torch.device) -> None:
+    logits = peaked_logits(len(SEARCHED), 9000, device, 5)
+    check(logits, settings_of(SEARCHED, device, 5))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ties_stay_whole_and_the_lowest_id_wins(device: torch.device, seed: int) -> None:
+    knobs = (GREEDY, Knobs(top_k=3), Knobs(top_p=0.5), Knobs(top_k=9, top_p=0.8), Knobs(top_k=1))
+    generator = torch.Generator().manual_seed(seed)
+    steps = torch.randint(-3, 4, (5, 1500), generator=generator).float()
+    check(steps.to(device), settings_of(knobs, device, seed))
+    tokens = check(torch.ones(5, 1500, device=device), settings_of(knobs, device, seed))
+    assert tokens[0] == 0 and len(set(tokens)) > 2
+
+
+def test_a_plateau_of_near_equal_logits_is_cut_exactly(device: torch.device) -> None:
+    # More distinct neighbours in the last bits than there is room for candidates.
+    count = 2 * CANDIDATES
+    bits = torch.arange(count, dtype=torch.int32) + torch.tensor(9.0).view(torch.int32)
+    plateau = bits.view(torch.float32)[torch.randperm(count)].expand(3, -1).to(device)
+    check(plateau, settings_of((Knobs(top_k=7), Knobs(top_p=0.3), Knobs(top_k=900)), device))
+    for top_k in (7, 900):
+        row = plateau[0].cpu()
+        settings = settings_of((Knobs(top_k=top_k),) * 4, device)
+        tokens, _ = draw(plateau[:1].expand(4, -1), settings)
+        ranks = [int((row > row[token]).sum()) for token in tokens]
+        assert max(ranks) < top_k
+
+
+def test_zeros_of_both_signs_are_equal(device: torch.device) -> None:
+    logits = torch.full((4, 300), -5.0)
+    logits[:, 7], logits[:, 5], logits[:, 200] = 0.0, -0.0, -0.0
+    knobs = (GREEDY, Knobs(top_k=1), Knobs(top_k=2), Knobs(top_p=0.2))
+    check(logits.to(device), settings_of(knobs, device))
+    assert draw(logits[:1].to(device), settings_of((GREEDY,), device))[0] == [5]
+
+
+def test_a_draw_depends_on_its_row_alone(device: torch.device) -> None:
+    rows, vocabulary = len(MIXED), 2100
+    logits, settings = peaked_logits(rows, vocabulary, device, 9), settings_of(MIXED, device, 9)
+    together, _ = draw(logits, settings)
+    order = [7, 0, 11, 3, 2, 9, 1, 4, 10, 8, 6, 5]
+    shuffled, _ = draw(logits[order], rows_of(settings, order))
+    assert shuffled == [together[row] for row in order]
+    for row in (1, 2, 3, 8):
+        alone, _ = draw(logits[row : row + 1], rows_of(settings, [row]))
+        assert alone == [together[row]]
+
+
+def test_bad_rows_are_flagged_and_their_neighbours_drawn(device: torch.device) -> None:
+    logits = torch.randn(9, 2500, generator=torch.Generator().manual_seed(3))
+    logits[1, 2400] = math.nan
+    logits[2] = -INF
+    logits[3, 0] = INF
+    logits[4, :2499] = -INF
+    logits[5, 3] = math.nan
+    logits[6] = math.nan
+    knobs = (USUAL, USUAL, PLAIN, GREEDY, USUAL, GREEDY, PLAIN, PLAIN, USUAL)
+    settings = settings_of(knobs, device)
+    tokens, faults = draw(logits.to(device), settings)
+    assert faults == [Fault.NONE, Fault.NAN, Fault.EMPTY, Fault.INFINITE, Fault.NONE,
+                      Fault.NAN, Fault.NAN, Fault.NONE, Fault.NONE]  # fmt: skip
+    assert [token for token, fault in zip(tokens, faults, strict=True) if fault] == [0] * 5
+    assert tokens[4] == 2499
+    good = [0, 7, 8]
+    assert [tokens[row] for row in good] == check(logits[good].to(device), rows_of(settings, good))
+
+
+def test_tokens_follow_the_distribution(device: torch.device) -> None:
+    probabilities = torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03])
+    draws = 3000 if device.type == "cuda" else 100
+    logits = probabilities.log().expand(draws, -1).contiguous().to(device)
+    tokens, _ = draw(logits, settings_of((Knobs(),) * draws, device))
+    counts = np.bincount(tokens, minlength=5)
+    expected = probabilities.numpy() * draws
+    # 99.99 % quantile at 4 degrees of freedom.
+    assert ((counts - expected) ** 2 / expected).sum() < 23.5
+
+
+def test_out_may_be_int64_and_refusals_are_typed(device: torch.device) -> None:
+    logits, settings = peaked_logits(2, 900, device), settings_of((GREEDY, USUAL), device)
+    out = torch.full((2,), -1, dtype=torch.int64, device=device)
+    faults = torch.zeros(2, dtype=torch.int32, device=device)
+    kernel.sample(logits, settings, out, faults, Workspace.allocate(2, 900, device))
+    assert out.tolist() == draw(logits, settings)[0]
+    with pytest.raises(ValueError, match="exceed"):
+        kernel.sample(logits, settings, out, faults, Workspace.allocate(1, 900, device))
+    with pytest.raises(ValueError, match="vocabulary"):
+        kernel.sample(logits, settings, out, faults, Workspace.allocate(2, 901, device))
+    with pytest.raises(ValueError, match="outside"):
+        Workspace.allocate(1, 1 << 19, device)
