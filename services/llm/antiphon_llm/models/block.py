@@ -87,10 +87,9 @@ class Block:
             self._feed_forward_norm = load.norm(f"{prefix}.post_attention_layernorm")
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of the matrices as stored."""
-        parts = (self._qkv, self._output, self._gate_up, self._down)
-        return sum(part.nbytes for part in parts)
+    def projections(self) -> tuple[Projection, ...]:
+        """The products in their order."""
+        return self._qkv, self._output, self._gate_up, self._down
 
     def attention(
         self,

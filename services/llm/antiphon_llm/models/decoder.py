@@ -84,11 +84,15 @@ class Decoder:
         return self.spec.vocab_size
 
     @property
+    def projections(self) -> list[Projection]:
+        """The products of one step in their order, the head last."""
+        return [part for block in self._blocks for part in block.projections] + [self._head]
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all matrices as stored, a tied head counted once."""
-        blocks = sum(block.weight_bytes for block in self._blocks)
-        head = 0 if self.tied_head else self._head.nbytes
-        return blocks + head + self._embedding.nbytes
+        products = sum(projection.nbytes for projection in self.projections)
+        return products + (0 if self.tied_head else self._embedding.nbytes)
 
     def kv_fields(self, entry_tokens: int) -> list[FieldSpec]:
         """What one KV entry holds: keys and values of each built layer."""
