@@ -9,13 +9,15 @@ import pytest
 import torch
 from antiphon_llm.engine.batch import BatchBuilder, StepBatch
 from antiphon_llm.engine.boot import assemble_loop
+from antiphon_llm.engine.cpu_runner import CpuRunner
 from antiphon_llm.engine.intake import ServedModel
 from antiphon_llm.engine.loop import EngineLoop
-from antiphon_llm.engine.runner import LayerCache, Runner
+from antiphon_llm.engine.runner import LayerCache
 from antiphon_llm.engine.scheduler import Scheduler, SchedulerLimits
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
-from antiphon_llm.messages import Finish, Sampling, StepOutputs, Submit
+from antiphon_llm.kvcache.prefix_tree import PrefixTree
+from antiphon_llm.messages import Finish, Sampling, StepOutputs, Submit, TopLogprobs
 
 VOCABULARY = 64
 END = 63
@@ -84,14 +86,12 @@ class PageReadingModel:
         return hidden
 
     def _read(self, keys: torch.Tensor, meta: StepBatch, row: int, length: int) -> list[int]:
-        history: list[int] = []
-        for position in range(length):
-            entry = int(meta.block_table[row, position // meta.block_tokens])
-            assert entry > 0, "a live token lies on the null page"
-            cell = keys[entry * meta.block_tokens + position % meta.block_tokens, 0]
-            assert int(cell[1]) == position
-            history.append(int(cell[0]))
-        return history
+        places = np.arange(length)
+        entries = meta.block_table[row].numpy()[places // meta.block_tokens].astype(np.int64)
+        assert (entries > 0).all(), "a live token lies on the null page"
+        cells = keys.numpy()[entries * meta.block_tokens + places % meta.block_tokens, 0]
+        assert (cells[:, 1] == places).all()
+        return cells[:, 0].astype(int).tolist()
 
     def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         for index, (choice, last) in enumerate(hidden.tolist()):
@@ -116,9 +116,11 @@ class Engine:
     def __init__(self, **settings: int) -> None:
         values = {
             "max_rows": 4, "step_tokens": 16, "prefill_chunk": 8, "entry_tokens": 4,
-            "queue_limit": 32, "entries": 64, "context_limit": 64, **settings,
+            "queue_limit": 32, "entries": 64, "context_limit": 64,
+            "overlap_depth": 0, "prefix_cache": 0, **settings,
         }  # fmt: skip
         entries, context_limit = values.pop("entries"), values.pop("context_limit")
+        depth, caches = values.pop("overlap_depth"), values.pop("prefix_cache")
         limits = SchedulerLimits(**values)
         self.allocator = EntryAllocator(entries)
         self.tables = BlockTables(
@@ -128,19 +130,32 @@ class Engine:
             context_limit=context_limit,
         )
         self.model = PageReadingModel()
-        self.scheduler = Scheduler(limits, self.tables)
+        tree = PrefixTree(self.allocator, fingerprint=b"fake") if caches else None
+        self.scheduler = Scheduler(limits, self.tables, tree)
         self.endpoint = RecordingEndpoint()
         pages = torch.zeros((entries + 1) * limits.entry_tokens, 1, 2)
         builder = BatchBuilder(
-            self.tables, step_tokens=limits.step_tokens, max_rows=limits.max_rows
+            self.tables,
+            step_tokens=limits.step_tokens,
+            max_rows=limits.max_rows,
+            slots=depth + 1,
         )
-        runner = Runner(self.model, [LayerCache(pages, pages)], builder, max_rows=limits.max_rows)
+        self.runner = CpuRunner(
+            self.model,
+            [LayerCache(pages, pages)],
+            builder,
+            max_rows=limits.max_rows,
+            overlap_depth=depth,
+        )
         served = ServedModel(VOCABULARY, context_limit, frozenset({END}))
-        self.loop: EngineLoop = assemble_loop(self.endpoint, self.scheduler, runner, served)
+        self.loop: EngineLoop = assemble_loop(
+            self.endpoint, self.scheduler, self.runner, served, overlap_depth=depth
+        )
         self.outputs: dict[str, list[int]] = {}
         self.finished: dict[str, Finish] = {}
         self.admitted: list[str] = []
         self.other: list[object] = []
+        self.prompt_logprobs: dict[str, list[TopLogprobs | None]] = {}
 
     def send(self, message: object) -> None:
         self.endpoint.inbox.append(message)
@@ -155,7 +170,7 @@ class Engine:
     def step(self) -> None:
         """Takes messages and runs one step, as the loop does, and collects what was sent."""
         self.loop.take_messages()
-        if self.loop.live:
+        if self.loop.busy:
             self.loop.step()
         self.collect()
         self.scheduler.check_integrity()
@@ -164,7 +179,7 @@ class Engine:
         """Steps until nothing is live."""
         self.step()
         for _ in range(limit):
-            if not self.loop.live:
+            if not self.loop.busy:
                 return
             self.step()
         raise AssertionError("requests are still live")
@@ -185,6 +200,7 @@ class Engine:
             assert finish.request_id not in self.finished, "two terminals"
             self.finished[finish.request_id] = finish
         self.admitted.extend(message.admitted)
+        self.prompt_logprobs.update(message.prompt_logprobs)
 
 
 def greedy(prompt: Sequence[int], count: int) -> list[int]:

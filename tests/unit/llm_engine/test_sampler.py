@@ -277,7 +277,7 @@ class TestGreedyAndErrors:
         tokens = []
         for position in range(3):
             token = draw(logits, [sampler], [position])[0].token
-            sampler.commit(token)
+            sampler.advance(token)
             tokens.append(token)
         assert tokens == [0, 0, END]
 

@@ -60,7 +60,6 @@ class BatchBuilder:
     def build(self, plan: StepPlan) -> StepBatch:
         """The batch of a plan whose entries are held already."""
         slot = self._slots[self._turn]
-        self._turn = (self._turn + 1) % len(self._slots)
         token = sampled = max_query = total_kv = max_context = 0
         for index, row in enumerate(plan.rows):
             count, end = row.shape.tokens, token + row.shape.tokens
@@ -80,6 +79,8 @@ class BatchBuilder:
             max_context = max(max_context, row.end)
             total_kv += row.end
             token = end
+        # Only now: a build that fails leaves its slot to the next, for the other may be in use.
+        self._turn = (self._turn + 1) % len(self._slots)
         return StepBatch(
             input_ids=slot.input_ids.first(token),
             positions=slot.positions.first(token),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import antiphon_kernels
 import msgspec
@@ -25,6 +25,8 @@ from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Subm
 from antiphon_llm.models.registry import architecture_of, build_model
 
 from .batch import BatchBuilder
+from .cpu_runner import CpuRunner
+from .door import Door
 from .intake import Intake, ServedModel
 from .live import LiveRequests
 from .loop import EngineLoop
@@ -119,6 +121,9 @@ def check_config(config: EngineConfig) -> SchedulerLimits:
         prefill_chunk=config.prefill_chunk,
         entry_tokens=config.entry_tokens,
         queue_limit=config.queue_limit,
+        batch_rows_max=config.batch_rows_max,
+        tenant_rows_max=config.tenant_rows_max,
+        tenant_weights=config.tenant_weights,
     )
 
 
@@ -180,36 +185,53 @@ def _assemble(
         )
         for index in range(len(model.spec.layers))
     ]
-    builder = BatchBuilder(tables, step_tokens=config.step_tokens, max_rows=config.max_rows)
-    runner = Runner(model, views, builder, max_rows=config.max_rows)
+    builder = BatchBuilder(
+        tables,
+        step_tokens=config.step_tokens,
+        max_rows=config.max_rows,
+        slots=config.overlap_depth + 1,
+    )
+    runner = CpuRunner(
+        model, views, builder, max_rows=config.max_rows, overlap_depth=config.overlap_depth
+    )
     served = ServedModel(model.vocab_size, size.context_limit, frozenset(eos_ids))
     return assemble_loop(
         endpoint,
         Scheduler(limits, tables),
         runner,
         served,
-        lambda: {**antiphon_kernels.fallbacks, **model.programs.fallbacks},
+        overlap_depth=config.overlap_depth,
+        fallbacks=lambda: {
+            **antiphon_kernels.fallbacks,
+            **model.programs.fallbacks,
+            **runner.fallbacks,
+        },
     )
 
 
 def assemble_loop(
     endpoint: Endpoint,
     scheduler: Scheduler,
-    runner: Runner,
+    runner: Runner[Any],
     served: ServedModel,
+    *,
+    overlap_depth: int,
     fallbacks: Callable[[], dict[str, int]] = dict,
 ) -> EngineLoop:
     """Wires the host side around a runner."""
     outbox = Outbox()
+    door = Door()
     live = LiveRequests(scheduler, outbox, endpoint.send)
     return EngineLoop(
         endpoint=endpoint,
         scheduler=scheduler,
         runner=runner,
         live=live,
-        intake=Intake(served, scheduler, live, outbox, endpoint.send),
+        intake=Intake(served, scheduler, live, outbox, endpoint.send, door),
         outbox=outbox,
+        door=door,
         context_limit=served.context_limit,
+        overlap_depth=overlap_depth,
         fallbacks=fallbacks,
     )
 
@@ -218,6 +240,6 @@ def _warm_up(loop: EngineLoop) -> None:
     """Runs one small request through the real loop, so that the first caller's is not first."""
     sampling = Sampling(temperature=1.0, top_k=8, max_tokens=2, ignore_eos=True)
     loop.intake.submit(Submit("warm-up", [0] * WARM_UP_TOKENS, sampling))
-    while loop.live:
+    while loop.busy:
         loop.step()
     loop.outbox.flush()

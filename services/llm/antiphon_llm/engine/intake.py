@@ -15,6 +15,7 @@ from antiphon_core.logs import get_logger
 from antiphon_llm.messages import Cancel, Embedding, EmbedSubmit, Finish, Submit
 from antiphon_llm.sampler.row import SamplerRow
 
+from .door import Door
 from .live import LiveRequests
 from .outbox import Outbox
 from .request import PooledVector, Request, Timings
@@ -87,6 +88,7 @@ class Intake:
         live: LiveRequests,
         outbox: Outbox,
         answer: Callable[[Embedding], None],
+        door: Door,
         *,
         tombstones: Tombstones | None = None,
     ) -> None:
@@ -95,6 +97,7 @@ class Intake:
         self._live = live
         self._outbox = outbox
         self._answer = answer
+        self._door = door
         self.tombstones = tombstones if tombstones is not None else Tombstones()
         self._sequence = 0
 
@@ -133,6 +136,11 @@ class Intake:
         generates = isinstance(message, Submit)
         _check_prompt(message.prompt_ids, self._served, room=1 if generates else 0)
         interactive = message.interactive if isinstance(message, Submit) else True
+        closed = self._door.closed()
+        if closed is not None:
+            raise RequestRefused(
+                closed.message, closed.reason, retry_after=self._live.retry_after()
+            )
         refusal = self._scheduler.refusal(interactive=interactive)
         if refusal is not None:
             raise RequestRefused(str(refusal), refusal.reason, retry_after=self._live.retry_after())

@@ -113,6 +113,7 @@ class LiveRequests:
                 error_reason=error_reason,
                 stop_token=stop_token,
                 prompt_tokens=request.prompt_length,
+                cached_tokens=request.cached_tokens,
                 output_tokens=request.outputs,
                 queue_seconds=admitted - times.submitted,
                 prefill_seconds=max(0.0, first_token - admitted),

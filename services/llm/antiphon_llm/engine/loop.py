@@ -1,24 +1,36 @@
-"""The step loop: take messages, plan, run, commit, tell the front."""
+"""The step loop: take messages, plan, launch, collect, commit, tell the front."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 from antiphon_core.ipc.endpoint import Endpoint
 from antiphon_core.logs import get_logger
 
-from antiphon_llm.messages import Cancel, EmbedSubmit, Fault, Gauges, Shutdown, Submit
-from antiphon_llm.sampler.draw import Draw
+from antiphon_llm.messages import (
+    Cancel,
+    Done,
+    EmbedSubmit,
+    Fault,
+    FlushCache,
+    Gauges,
+    Shutdown,
+    Submit,
+)
 
+from .commit import StepCommit
+from .door import DRAINING, Door
 from .intake import Intake
 from .live import LiveRequests
 from .memory import resident_bytes
 from .outbox import Outbox
 from .plan import StepPlan
-from .request import PooledVector, Request
-from .runner import Runner, StepResult
+from .pressure import MemoryPressure
+from .recovery import Recovery
+from .runner import InFlight, Runner
 from .scheduler import Scheduler
 
 _log = get_logger(__name__)
@@ -28,51 +40,75 @@ IDLE_SECONDS = 1.0
 
 
 class EngineLoop:
-    """Runs on the engine's main thread until a Shutdown arrives."""
+    """Runs on the engine's main thread until a Shutdown arrives.
+
+    Up to ``overlap_depth`` steps run while the loop commits the one before: their tokens are
+    known to the runner, and to the host one step later.
+    """
 
     def __init__(
         self,
         *,
         endpoint: Endpoint,
         scheduler: Scheduler,
-        runner: Runner,
+        runner: Runner[Any],
         live: LiveRequests,
         intake: Intake,
         outbox: Outbox,
+        door: Door,
         context_limit: int,
+        overlap_depth: int,
         fallbacks: Callable[[], dict[str, int]] = dict,
     ) -> None:
         self.scheduler = scheduler
+        self.runner = runner
         self.live = live
         self.intake = intake
         self.outbox = outbox
+        self.door = door
+        self.pressure = MemoryPressure(scheduler, door)
+        self.recovery = Recovery(scheduler, live, self.pressure, door)
+        self.overlap_depth = overlap_depth
+        self._commit = StepCommit(live, outbox, context_limit=context_limit)
         self._endpoint = endpoint
-        self._runner = runner
-        self._context_limit = context_limit
         self._fallbacks = fallbacks
+        self._flights: deque[InFlight] = deque()
         self._stopping = False
-        self._steps = self._prefill_tokens = self._decode_tokens = 0
+        self._steps = 0
         self._step_seconds = 0.0
         self._last_tick = time.monotonic()
         self._resident = (0.0, 0)
 
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to step for: a request, or a step to collect."""
+        return bool(self.live) or bool(self._flights)
+
+    def stop(self) -> None:
+        """Makes ``run`` end as a Shutdown does; safe in a signal handler."""
+        self._stopping = True
+
     def run(self) -> None:
         """Steps while there is work and sleeps while there is none; returns at Shutdown.
 
-        What escapes a step ends every request with an error and goes to the front as a
-        Fault; the exception is raised on, for the process to exit with.
+        Every request has its terminal when this returns or raises. What escapes a step goes to
+        the front as a Fault, and is raised on for the process to exit with.
         """
         try:
             while not self._stopping:
-                if not self.live:
+                if not self.busy:
+                    self.pressure.idle()
                     self._publish()
                     self._endpoint.wait(IDLE_SECONDS)
                 self.take_messages()
-                if self.live and not self._stopping:
+                if self.busy and not self._stopping:
                     self.step()
                     self._publish()
+            self.door.shut(DRAINING)
+            self.live.finish_all("the engine stops", "DRAINING")
+            self._publish()
         except Exception as defect:
-            _log.exception("step_failed", live=len(self.live))
+            _log.exception("engine_failed", live=len(self.live))
             self.live.finish_all(f"the engine failed: {defect}", "WORKER_DIED")
             self._publish()
             self._endpoint.send(Fault(f"{type(defect).__name__}: {defect}", "INTERNAL", "serving"))
@@ -85,6 +121,9 @@ class EngineLoop:
                 self.intake.submit(message)
             elif isinstance(message, Cancel):
                 self.intake.cancel(message)
+            elif isinstance(message, FlushCache):
+                self.scheduler.flush(message.tenant)
+                self._endpoint.send(Done(message.request_id))
             elif isinstance(message, Shutdown):
                 self._stopping = True
             else:
@@ -92,61 +131,39 @@ class EngineLoop:
         self.live.expire()
 
     def step(self) -> None:
-        """One step of all running requests."""
+        """Starts the next step, then makes real what the steps that are due have computed."""
         started = time.monotonic()
-        plan = self.scheduler.plan()
-        result = self._runner.run(plan)
-        self.scheduler.advance(plan)
-        self._commit(plan, result, started)
-        self.scheduler.settle(plan)
+        stage, plan = "schedule", None
+        try:
+            plan = following = self.scheduler.plan()
+            if plan.rows:
+                stage = "launch"
+                self._flights.append(self.runner.launch(plan))
+                self.scheduler.advance(plan)
+            elif not self._flights:
+                raise RuntimeError(f"{len(self.live)} requests live but none can run")
+            while self._due(following):
+                flight = self._flights.popleft()
+                stage, plan = "collect", flight.plan
+                result = self.runner.collect(flight)
+                stage = "commit"
+                self._commit(plan, result)
+                self.scheduler.settle(plan)
+                self.recovery.succeeded()
+                self._steps += 1
+        except Exception as error:
+            self.recovery.failed(error, stage, plan)
         self._step_seconds = time.monotonic() - started
-        self._steps += 1
 
-    def _commit(self, plan: StepPlan, result: StepResult, started: float) -> None:
-        """Makes the step's effects real: progress first, then outputs and ends."""
-        if not plan.rows:
-            raise RuntimeError(f"{len(self.live)} requests live but none can run")
-        now = time.monotonic()
-        for request in plan.admitted:
-            if not request.timings.admitted:
-                request.timings.admitted = started
-                if request.sampler is not None:
-                    self.outbox.admitted(request.request_id)
-        self._prefill_tokens += plan.prefill_tokens
-        self._decode_tokens += plan.decode_tokens
-        for request, items in result.scored:
-            request.scored.extend(items)
-            if len(request.scored) == request.prompt_length and not request.scores_sent:
-                request.scores_sent = True
-                self.outbox.prompt_logprobs(request.request_id, request.scored)
-        for request, part in result.pooled:
-            self._commit_pooled(request, part)
-        for request, drawn in result.draws:
-            self._commit_token(request, drawn, now)
+    def _due(self, following: StepPlan) -> bool:
+        """Whether the oldest step in flight is to be collected before another is planned.
 
-    def _commit_token(self, request: Request, drawn: Draw, now: float) -> None:
-        if drawn.error:
-            self.live.finish(request, "error", error=drawn.error, error_reason="BAD_LOGITS")
-            return
-        if not request.timings.first_token:
-            request.timings.first_token = now
-        request.commit(drawn.token)
-        if request.sampler is not None:
-            request.sampler.commit(drawn.token)
-        self.outbox.token(request.request_id, drawn)
-        if drawn.token in request.stop_ids:
-            self.live.finish(request, "stop", stop_token=drawn.token)
-        elif request.outputs >= request.max_tokens:
-            self.live.finish(request, "length")
-        elif len(request.tokens) >= self._context_limit:
-            self.live.finish(request, "context")
-
-    def _commit_pooled(self, request: Request, part: np.ndarray) -> None:
-        pooled = request.pooled
-        assert pooled is not None
-        pooled.total = part if pooled.total is None or not pooled.mean else pooled.total + part
-        if request.written == len(request.tokens):
-            self.live.finish(request, "stop", vector=_vector(pooled, len(request.tokens)))
+        A prompt's first token is not held back by the overlap: its step, and so all before it,
+        is waited for at once.
+        """
+        if len(self._flights) > self.overlap_depth:
+            return True
+        return bool(self._flights) and (not following.rows or _completes_prompt(following))
 
     def _publish(self) -> None:
         """Sends the step's outputs, then the gauges."""
@@ -157,29 +174,39 @@ class EngineLoop:
         if now - self._resident[0] >= IDLE_SECONDS:
             self._resident = (now, resident_bytes())
         allocator = self.scheduler.tables.allocator
+        closed = self.door.closed()
         self._endpoint.send(
             Gauges(
                 at=time.time(),
                 waiting=self.scheduler.waiting,
-                running=len(self.scheduler.running),
+                running=self.scheduler.running_count,
                 kv_used=allocator.used,
                 kv_total=allocator.entries,
                 rows_total=self.scheduler.limits.max_rows,
                 steps=self._steps,
-                prefill_tokens=self._prefill_tokens,
-                decode_tokens=self._decode_tokens,
+                prefill_tokens=self._commit.prefill_tokens,
+                decode_tokens=self._commit.decode_tokens,
                 step_seconds=self._step_seconds,
                 tick_age=now - self._last_tick,
                 rss_bytes=self._resident[1],
                 fallbacks={**self._fallbacks(), "preempted": self.scheduler.preemptions},
+                door=closed.reason if closed is not None else "",
+                counters=self._counters(),
             )
         )
         self._last_tick = now
 
+    def _counters(self) -> dict[str, int]:
+        """What went another way than usual, by name."""
+        counters = dict(self.recovery.failures)
+        if self.pressure.shortages:
+            counters["memory: shortages"] = self.pressure.shortages
+        for pool, count in self.pressure.denials.items():
+            counters[f"pool denied: {pool}"] = count
+        return counters
 
-def _vector(pooled: PooledVector, length: int) -> list[float]:
-    assert pooled.total is not None
-    vector = pooled.total / length if pooled.mean else pooled.total
-    if pooled.normalise:
-        vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
-    return vector.astype(np.float32).tolist()
+
+def _completes_prompt(plan: StepPlan) -> bool:
+    return plan.prefill_tokens > 0 and any(
+        row.start < row.request.prompt_length <= row.end for row in plan.rows
+    )

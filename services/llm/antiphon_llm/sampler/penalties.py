@@ -19,6 +19,7 @@ class TokenHistory:
         self._place = {token: place for place, token in enumerate(distinct)}
         self._ids = np.array(distinct, dtype=np.int64)
         self._counts = np.zeros(len(distinct), dtype=np.float32)
+        self._prompt_tokens = len(distinct)
 
     def __len__(self) -> int:
         return len(self._place)
@@ -32,6 +33,13 @@ class TokenHistory:
             self._counts = np.concatenate((self._counts, np.zeros(room, dtype=np.float32)))
         self._ids[place] = token
         self._counts[place] += 1
+
+    def drop_last(self, token: int) -> None:
+        """Undoes the last ``append``, which was of this token."""
+        place = self._place[token]
+        self._counts[place] -= 1
+        if place >= self._prompt_tokens and not self._counts[place]:
+            del self._place[token]
 
     def apply(
         self, logits: np.ndarray, *, repetition: float, frequency: float, presence: float

@@ -35,13 +35,13 @@ class SamplerRow:
         self.logprobs = sampling.logprobs
         self._key = request_key(sampling.seed)
         self._choice = choice
-        self._sampling = sampling
-        self._outputs = 0
+        self.sampling = sampling
+        self._drawn: list[int] = []
         self._bias_ids = np.array(sorted(sampling.logit_bias), dtype=np.int64)
         self._bias = np.array(
             [sampling.logit_bias[int(token)] for token in self._bias_ids], dtype=np.float32
         )
-        self._end_ids = np.array(sorted(end_ids), dtype=np.int64)
+        self.end_ids = np.array(sorted(end_ids), dtype=np.int64)
         penalised = (
             sampling.repetition_penalty != 1.0
             or sampling.frequency_penalty != 0.0
@@ -58,7 +58,7 @@ class SamplerRow:
 
         Returns ``raw`` itself where nothing applies, else a copy.
         """
-        ends_barred = self._outputs < self._sampling.min_tokens and len(self._end_ids) > 0
+        ends_barred = len(self._drawn) < self.sampling.min_tokens and len(self.end_ids) > 0
         touched = self._history is not None or len(self._bias_ids) > 0 or ends_barred
         if not touched:
             return raw if self.temperature == 1 else raw / self.temperature
@@ -66,18 +66,25 @@ class SamplerRow:
         if self._history is not None:
             self._history.apply(
                 logits,
-                repetition=self._sampling.repetition_penalty,
-                frequency=self._sampling.frequency_penalty,
-                presence=self._sampling.presence_penalty,
+                repetition=self.sampling.repetition_penalty,
+                frequency=self.sampling.frequency_penalty,
+                presence=self.sampling.presence_penalty,
             )
         logits[self._bias_ids] += self._bias
         if ends_barred:
-            logits[self._end_ids] = -np.inf
+            logits[self.end_ids] = -np.inf
         logits /= self.temperature
         return logits
 
-    def commit(self, token: int) -> None:
+    def advance(self, token: int) -> None:
         """Takes note of a drawn token."""
-        self._outputs += 1
+        self._drawn.append(token)
         if self._history is not None:
             self._history.append(token)
+
+    def rewind(self, outputs: int) -> None:
+        """Forgets the tokens after the first ``outputs``: they were drawn and dropped."""
+        while len(self._drawn) > outputs:
+            token = self._drawn.pop()
+            if self._history is not None:
+                self._history.drop_last(token)

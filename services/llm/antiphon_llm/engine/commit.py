@@ -1,0 +1,116 @@
+"""Makes real what a step computed: progress, outputs, ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from antiphon_core.logs import get_logger
+
+from antiphon_llm.sampler.draw import Draw
+
+from .failures import FailureKind, classify, error_reason
+from .live import LiveRequests
+from .outbox import Outbox
+from .plan import PlannedRow, StepPlan
+from .request import PooledVector, Request
+from .runner import ScoredChunk, StepResult
+
+_log = get_logger(__name__)
+
+
+class StepCommit:
+    """Applies collected steps, oldest first. What belongs to a row that was lost is dropped.
+
+    Attributes:
+        prefill_tokens: prompt tokens of all committed steps.
+        decode_tokens: tokens of decode rows.
+    """
+
+    def __init__(self, live: LiveRequests, outbox: Outbox, *, context_limit: int) -> None:
+        self._live = live
+        self._outbox = outbox
+        self._context_limit = context_limit
+        self.prefill_tokens = self.decode_tokens = 0
+
+    def __call__(self, plan: StepPlan, result: StepResult) -> None:
+        """Commits a step's rows one by one.
+
+        A row that fails ends its own request. What concerns more than the row is raised when
+        all rows have been committed.
+        """
+        now = time.monotonic()
+        self.prefill_tokens += plan.prefill_tokens
+        self.decode_tokens += plan.decode_tokens
+        failures = [self._row(row, lambda row=row: self._admitted(row, now)) for row in plan.rows]
+        for chunk in result.scored:
+            failures.append(self._row(chunk.row, lambda chunk=chunk: self._scores(chunk)))
+        for row, part in result.pooled:
+            failures.append(self._row(row, lambda row=row, part=part: self._pool(row, part)))
+        for row, drawn in result.draws:
+            failures.append(
+                self._row(row, lambda row=row, drawn=drawn: self._token(row.request, drawn, now))
+            )
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    def _row(self, row: PlannedRow, action: Callable[[], None]) -> Exception | None:
+        """Does ``action`` for a row that is still current; returns what is not its own fault."""
+        if not row.current:
+            return None
+        try:
+            action()
+        except Exception as error:
+            kind = classify(error)
+            _log.exception("row_failed", request_id=row.request.request_id, kind=kind.name)
+            self._live.finish(
+                row.request, "error", error=f"{error}", error_reason=error_reason(kind)
+            )
+            return None if kind is FailureKind.REQUEST else error
+        return None
+
+    def _admitted(self, row: PlannedRow, now: float) -> None:
+        request = row.request
+        if not request.timings.admitted:
+            request.timings.admitted = now
+            if request.sampler is not None:
+                self._outbox.admitted(request.request_id)
+
+    def _scores(self, chunk: ScoredChunk) -> None:
+        request = chunk.row.request
+        request.scored.extend(chunk.items[len(request.scored) - chunk.first :])
+        if len(request.scored) == request.prompt_length and not request.scores_sent:
+            request.scores_sent = True
+            self._outbox.prompt_logprobs(request.request_id, request.scored)
+
+    def _pool(self, row: PlannedRow, part: np.ndarray) -> None:
+        request, pooled = row.request, row.request.pooled
+        assert pooled is not None
+        pooled.total = part if pooled.total is None or not pooled.mean else pooled.total + part
+        if row.end == len(request.tokens):
+            self._live.finish(request, "stop", vector=_vector(pooled, len(request.tokens)))
+
+    def _token(self, request: Request, drawn: Draw, now: float) -> None:
+        if drawn.error:
+            self._live.finish(request, "error", error=drawn.error, error_reason="BAD_LOGITS")
+            return
+        if not request.timings.first_token:
+            request.timings.first_token = now
+        request.commit(drawn.token)
+        self._outbox.token(request.request_id, drawn)
+        if drawn.token in request.stop_ids:
+            self._live.finish(request, "stop", stop_token=drawn.token)
+        elif request.outputs >= request.max_tokens:
+            self._live.finish(request, "length")
+        elif len(request.tokens) >= self._context_limit:
+            self._live.finish(request, "context")
+
+
+def _vector(pooled: PooledVector, length: int) -> list[float]:
+    assert pooled.total is not None
+    vector = pooled.total / length if pooled.mean else pooled.total
+    if pooled.normalise:
+        vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
+    return vector.astype(np.float32).tolist()

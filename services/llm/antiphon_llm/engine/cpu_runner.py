@@ -1,0 +1,269 @@
+"""Runs steps on the processor: at once, or one behind another on a thread of their own.
+
+At depth 0 ``launch`` computes and ``collect`` hands over. At depth 1 one compute thread runs
+forward and draw while the loop commits the step before and plans the one after; the kernels
+release the interpreter lock, so the two run side by side.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from antiphon_core.logs import get_logger
+
+from antiphon_llm.messages import TopLogprobs
+from antiphon_llm.sampler.draw import Draw, draw
+from antiphon_llm.sampler.logprobs import scored_token
+from antiphon_llm.sampler.row import SamplerRow
+
+from .batch import BatchBuilder, StepBatch
+from .plan import PlannedRow, StepClass, StepPlan
+from .runner import ForwardModel, LayerCache, ScoredChunk, StepResult
+
+_log = get_logger(__name__)
+
+_SCORE_TILE = 16
+"""Prompt positions that go through the head together when their log-probabilities are read."""
+_BATCH_TENSORS = (
+    "input_ids",
+    "positions",
+    "query_start",
+    "context_len",
+    "block_table",
+    "write_slot",
+    "sample_index",
+)
+
+
+@dataclass(slots=True, eq=False)
+class CpuFlight:
+    """A launched step with all that computing it needs of the requests."""
+
+    plan: StepPlan
+    batch: StepBatch
+    table_rows: list[int]
+    """Row of the block tables for each sampling row: the request may lose it meanwhile."""
+    scored: list[int]
+    """For each row that scores its prompt: tokens scored before this step."""
+    done: threading.Event = field(default_factory=threading.Event)
+    result: StepResult | None = None
+    error: BaseException | None = None
+
+
+class CpuRunner:
+    """Owns the step's buffers and the last token of each row; holds no request state.
+
+    Attributes:
+        fallbacks: draws that a failure made row by row, by reason.
+    """
+
+    def __init__(
+        self,
+        model: ForwardModel,
+        views: Sequence[LayerCache],
+        builder: BatchBuilder,
+        *,
+        max_rows: int,
+        overlap_depth: int,
+    ) -> None:
+        self._model = model
+        self._views = views
+        self._builder = builder
+        self._last_tokens = np.zeros(max_rows, dtype=np.int32)
+        logits = torch.empty((max(max_rows, _SCORE_TILE), model.vocab_size))
+        self._logits = [logits[:rows] for rows in range(len(logits) + 1)]
+        """By row count: a decode step calls no torch operation, not even for a view."""
+        self._host_logits = [rows.numpy() for rows in self._logits]
+        self.fallbacks: dict[str, int] = {}
+        self._decode_batch = _FixedBatch() if overlap_depth else None
+        self._thread = _ComputeThread(self._compute) if overlap_depth else None
+
+    def launch(self, plan: StepPlan) -> CpuFlight:
+        """See Runner."""
+        flight = CpuFlight(
+            plan,
+            self._builder.build(plan),
+            [row.request.row for row in plan.rows if row.shape.samples],
+            [len(row.request.scored) for row in plan.rows if row.request.prompt_logprobs >= 0],
+        )
+        if self._thread is None:
+            self._compute(flight)
+        else:
+            self._thread.submit(flight)
+        return flight
+
+    def collect(self, flight: CpuFlight) -> StepResult:
+        """See Runner."""
+        flight.done.wait()
+        if flight.error is not None:
+            raise flight.error
+        assert flight.result is not None
+        return flight.result
+
+    def close(self) -> None:
+        """See Runner."""
+        if self._thread is not None:
+            self._thread.close()
+
+    def _compute(self, flight: CpuFlight) -> None:
+        """Computes a step on whichever thread it is; what it raises belongs to ``collect``."""
+        try:
+            flight.result = self._run(flight)
+        except Exception as error:
+            flight.error = error
+        flight.done.set()
+
+    @torch.inference_mode()
+    def _run(self, flight: CpuFlight) -> StepResult:
+        """Feeds the plan's tokens and draws where a row samples."""
+        plan, batch = flight.plan, flight.batch
+        if self._decode_batch is not None:
+            batch = self._settled(batch)
+        hidden = self._model.forward(batch.input_ids, batch.positions, batch, self._views)
+        result = StepResult()
+        scored = iter(flight.scored)
+        end = 0
+        for row in plan.rows:
+            begin, end = end, end + row.shape.tokens
+            if row.request.pooled is not None:
+                pooled = _pooled(hidden[begin:end], row.request.pooled.mean)
+                result.pooled.append((row, pooled))
+            elif row.request.prompt_logprobs >= 0:
+                result.scored.append(self._score_prompt(row, hidden[begin:end], next(scored)))
+        sampling = [row for row in plan.rows if row.shape.samples]
+        if sampling:
+            draws = self._draw(hidden, batch, sampling)
+            for table_row, drawn in zip(flight.table_rows, draws, strict=True):
+                self._last_tokens[table_row] = max(drawn.token, 0)
+            result.draws = list(zip(sampling, draws, strict=True))
+        return result
+
+    def _settled(self, batch: StepBatch) -> StepBatch:
+        """The batch with every token known; decode batches at addresses that never change."""
+        assert self._decode_batch is not None
+        if batch.step_class is StepClass.DECODE:
+            batch = self._decode_batch.copy(batch)
+        ids = batch.input_ids.numpy()
+        unknown = np.flatnonzero(ids < 0)
+        ids[unknown] = self._last_tokens[-1 - ids[unknown]]
+        return batch
+
+    def _draw(
+        self, hidden: torch.Tensor, batch: StepBatch, rows: Sequence[PlannedRow]
+    ) -> list[Draw]:
+        count = len(rows)
+        if count != hidden.shape[0]:
+            hidden = hidden.index_select(0, batch.sample_index)
+        self._model.head(hidden, self._logits[count])
+        samplers = [row.request.sampler for row in rows if row.request.sampler is not None]
+        for row, sampler in zip(rows, samplers, strict=True):
+            # A draw whose request then lost its row was dropped, and is made again now.
+            sampler.rewind(row.end - row.request.prompt_length)
+        draws = self._draw_together(self._host_logits[count], samplers, [row.end for row in rows])
+        for sampler, drawn in zip(samplers, draws, strict=True):
+            if not drawn.error:
+                sampler.advance(drawn.token)
+        return draws
+
+    def _draw_together(
+        self, logits: np.ndarray, samplers: list[SamplerRow], positions: list[int]
+    ) -> list[Draw]:
+        """Draws all rows; where that fails, each alone, so that one row's fault stays its own."""
+        try:
+            return draw(logits, samplers, positions)
+        except MemoryError:
+            raise
+        except Exception:
+            self.fallbacks["draw: row by row"] = self.fallbacks.get("draw: row by row", 0) + 1
+            _log.exception("draw_failed", rows=len(samplers))
+        return [
+            _draw_alone(logits[index : index + 1], sampler, position)
+            for index, (sampler, position) in enumerate(zip(samplers, positions, strict=True))
+        ]
+
+    def _score_prompt(self, row: PlannedRow, hidden: torch.Tensor, done: int) -> ScoredChunk:
+        """Scores the prompt tokens that this chunk's rows predict and that are not scored yet."""
+        request = row.request
+        first = max(row.start + 1, done)
+        last = min(row.end + 1, request.prompt_length)
+        scored: list[TopLogprobs] = []
+        for start in range(first, last, _SCORE_TILE):
+            end = min(start + _SCORE_TILE, last)
+            rows = hidden[start - 1 - row.start : end - 1 - row.start]
+            self._model.head(rows, self._logits[end - start])
+            logits = self._host_logits[end - start]
+            scored.extend(
+                scored_token(
+                    logits[target - start], request.tokens[target], request.prompt_logprobs
+                )
+                for target in range(start, end)
+            )
+        return ScoredChunk(row, first, scored)
+
+
+class _FixedBatch:
+    """A copy of each decode batch in memory that never moves: recorded programs hold addresses."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._views: dict[tuple[str, int], torch.Tensor] = {}
+
+    def copy(self, batch: StepBatch) -> StepBatch:
+        """The batch, in this memory until the next copy."""
+        return replace(batch, **{name: self._copy(name, batch) for name in _BATCH_TENSORS})
+
+    def _copy(self, name: str, batch: StepBatch) -> torch.Tensor:
+        source: torch.Tensor = getattr(batch, name)
+        view = self._views.get((name, len(source)))
+        if view is None:
+            view = self._first(name, source)
+        view.copy_(source)
+        return view
+
+    def _first(self, name: str, source: torch.Tensor) -> torch.Tensor:
+        """A view of the source's length; grows the memory for a batch larger than any before."""
+        held = self._buffers.get(name)
+        if held is None or len(held) < len(source):
+            self._buffers[name] = held = torch.empty_like(source)
+            self._views = {key: view for key, view in self._views.items() if key[0] != name}
+        self._views[name, len(source)] = view = held[: len(source)]
+        return view
+
+
+class _ComputeThread:
+    """Runs flights one after another. It is a daemon: a step that hangs cannot hold an exit up."""
+
+    def __init__(self, compute: Callable[[CpuFlight], None]) -> None:
+        self._flights: queue.SimpleQueue[CpuFlight | None] = queue.SimpleQueue()
+        self._compute = compute
+        self._thread = threading.Thread(target=self._serve, name="compute", daemon=True)
+        self._thread.start()
+
+    def submit(self, flight: CpuFlight) -> None:
+        """Queues a flight; its ``done`` tells when it has been computed."""
+        self._flights.put(flight)
+
+    def close(self) -> None:
+        """Ends the thread after what is queued; waits a step's time for it."""
+        self._flights.put(None)
+        self._thread.join(5.0)
+
+    def _serve(self) -> None:
+        while (flight := self._flights.get()) is not None:
+            self._compute(flight)
+
+
+def _draw_alone(logits: np.ndarray, sampler: SamplerRow, position: int) -> Draw:
+    try:
+        return draw(logits, [sampler], [position])[0]
+    except Exception as error:
+        return Draw(-1, error=f"the draw failed: {type(error).__name__}: {error}")
+
+
+def _pooled(rows: torch.Tensor, mean: bool) -> np.ndarray:
+    return (rows.double().sum(0) if mean else rows[-1].double()).numpy()
