@@ -4,7 +4,8 @@ Prints, for each model, the time of all matrix products of one step at several r
 share of this machine's measured read bandwidth that the packed bytes reach, and torch's fp32
 ``F.linear`` on the same shapes in the same run. ``--attention`` adds the attention op.
 
-    python bench/kernels_cpu.py [--threads 2] [--isa avx2] [--rows 1 8 256] [--attention]
+    python bench/kernels_cpu.py [--threads 2] [--isa avx2] [--products int8] [--rows 1 8 256]
+        [--attention]
 """
 
 from __future__ import annotations
@@ -157,11 +158,13 @@ def main() -> None:
     parser.add_argument("--isa", default="", help="avx512, avx2 or portable; the best by default")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 8, 256])
     parser.add_argument("--attention", action="store_true")
+    parser.add_argument("--products", default="auto", choices=("float32", "int8", "auto"))
     options = parser.parse_args()
     antiphon_kernels.set_threads(options.threads)
     peak = read_bandwidth(options.threads)
     chosen = options.isa or (native.isa if (native := library.native()) else "reference")
     with library.use(chosen):
+        antiphon_kernels.set_products(options.products)
         running = antiphon_kernels.implementations()["quant_linear"]
         print(f"{running}, {options.threads} threads, read bandwidth {peak:.1f} GB/s")
         report("SmolLM2-135M Q4_1", SMOLLM2, options.rows, peak)

@@ -8,6 +8,20 @@ sources lie under ``cpu/src`` and are compiled on first use.
 
 from __future__ import annotations
 
-from antiphon_kernels.runtime import fallbacks, implementations, set_threads, threads
+from antiphon_kernels.runtime import (
+    fallbacks,
+    implementations,
+    products,
+    set_products,
+    set_threads,
+    threads,
+)
 
-__all__ = ["fallbacks", "implementations", "set_threads", "threads"]
+__all__ = [
+    "fallbacks",
+    "implementations",
+    "products",
+    "set_products",
+    "set_threads",
+    "threads",
+]

@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from antiphon_kernels.cpu import library
+from antiphon_kernels.cpu import build, library
 
 _log = logging.getLogger(__name__)
 
@@ -50,8 +50,11 @@ def fall_back(operation: str, reason: str) -> None:
 def implementations() -> dict[str, str]:
     """What a float32 CPU call of each operation runs, such as ``cpu avx2`` or ``reference``."""
     native = library.native()
-    chosen = f"cpu {native.isa}" if native else f"reference ({library.unavailable_reason()})"
-    return dict.fromkeys(OPERATIONS, chosen)
+    if native is None:
+        return dict.fromkeys(OPERATIONS, f"reference ({library.unavailable_reason()})")
+    chosen = dict.fromkeys(OPERATIONS, f"cpu {native.isa}")
+    chosen["quant_linear"] += f" {products()}"
+    return chosen
 
 
 def set_threads(count: int) -> None:
@@ -65,6 +68,33 @@ def set_threads(count: int) -> None:
         raise ValueError(f"threads must be at least 1, got {count}")
     torch.set_num_threads(1 if library.native() else count)
     library.set_threads(count)
+
+
+PRODUCTS = ("float32", "int8", "auto")
+
+
+def set_products(mode: str) -> None:
+    """Sets the arithmetic of this process's products with quantised weights on CPU.
+
+    Args:
+        mode: ``float32`` multiplies unrounded activations; ``int8`` rounds them per row and
+            block of 32, see :mod:`antiphon_kernels.quant_linear`; ``auto`` is int8 where the
+            processor has instructions for it. A process starts with float32.
+
+    Raises:
+        ValueError: an unknown mode.
+    """
+    if mode not in PRODUCTS:
+        raise ValueError(f"products must be one of {', '.join(PRODUCTS)}, got {mode!r}")
+    if mode == "auto":
+        native = library.native()
+        mode = "int8" if native is not None and native.isa in build.BYTE_DOT_ISAS else "float32"
+    library.set_products(mode)
+
+
+def products() -> str:
+    """The arithmetic of quantised products now: ``float32`` or ``int8``."""
+    return library.products()
 
 
 def threads() -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import antiphon_kernels
 import pytest
 import torch
+from antiphon_kernels.cpu import build, library
 from antiphon_kernels.quant_linear import FORMATS, PackedWeight, gather_rows, pack, quant_linear
 from antiphon_kernels.quant_linear import reference as ref
 from antiphon_kernels.quant_linear.cases import (
@@ -19,6 +23,14 @@ QUANTISED = [kind for kind in FORMATS if kind not in FLOAT_DTYPES]
 EVERY_WEIGHT = [(kind, shape) for kind in QUANTISED for shape in SHAPES] + [
     (kind, shape) for kind in FLOAT_DTYPES for shape in FLOAT_SHAPES
 ]
+
+
+@pytest.fixture
+def int8() -> Iterator[None]:
+    """Runs the test with rounded activations."""
+    antiphon_kernels.set_products("int8")
+    yield
+    antiphon_kernels.set_products("float32")
 
 
 def make_weight(kind: str, shape: Shape) -> PackedWeight:
@@ -90,3 +102,120 @@ def test_no_rows_give_no_results(isa: str) -> None:
     weight = make_weight("Q8_0", Shape(33, 256))
     assert quant_linear(torch.zeros(0, 256), weight).shape == (0, 33)
     assert gather_rows(weight, torch.zeros(0, dtype=torch.int64)).shape == (0, 256)
+
+
+def activations(rows: int, columns: int, seed: int) -> torch.Tensor:
+    """Normal values with a few that are much larger, as models have them."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, columns, generator=generator)
+    x[torch.rand(rows, columns, generator=generator) < 0.002] *= 100
+    return x
+
+
+INT8_WEIGHTS = [(kind, shape) for kind in QUANTISED for shape in (*SHAPES, Shape(40, 1792))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), INT8_WEIGHTS, ids=[f"{kind}-{shape}" for kind, shape in INT8_WEIGHTS]
+)
+def test_int8_product_is_the_integer_reference_and_the_same_bits_for_every_batch(
+    isa: str, int8: None, kind: str, shape: Shape
+) -> None:
+    weight = make_weight(kind, shape)
+    x = activations(max(ROW_COUNTS), shape.columns, seed=6)
+    whole = quant_linear(x, weight)
+    some = slice(0, 20)
+    exact = ref.quant_linear_int8(x[some], weight)
+    # The integers are equal; fp32 sums may differ where fp64 rounds a tie, or without a fused
+    # multiply-add on the portable set.
+    tolerance = 3e-6 if isa == "portable" else 1e-7
+    assert (whole[some] - exact).norm() <= tolerance * exact.norm()
+    for rows in ROW_COUNTS:
+        assert torch.equal(quant_linear(x[:rows], weight), whole[:rows])
+    assert torch.equal(quant_linear(x[77:78], weight), whole[77:78])
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q5_0", "Q6_K"])
+def test_int8_result_does_not_depend_on_the_thread_count(
+    isa: str, int8: None, threads: int, kind: str
+) -> None:
+    weight = make_weight(kind, Shape(200, 1280))
+    x = activations(70, 1280, seed=5)
+    alone = torch.cat([quant_linear(row[None], weight) for row in x])
+    assert torch.equal(quant_linear(x, weight), alone)
+    parts = torch.cat([quant_linear(part, weight) for part in x.split([1, 30, 9, 30])])
+    assert torch.equal(parts, alone)
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_int8_sums_are_exact_at_the_ends_of_the_codes(isa: str, int8: None, kind: str) -> None:
+    entry = FORMATS[kind]
+    data = torch.full((32, 256 // entry.block * entry.block_bytes), 0xFF, dtype=torch.uint8)
+    data[1::2] = 0x80
+    blocks = data.view(32, -1, entry.block_bytes)
+    for offset in (0, 2) if entry.has_min else ((208,) if kind == "Q6_K" else (0,)):
+        blocks[..., offset : offset + 2] = torch.tensor([0.5]).half().view(torch.uint8)
+    weight = pack(data, kind, (32, 256))
+    x = torch.full((9, 256), 127.0)
+    x[1::2] = -127.0
+    expected = ref.quant_linear_int8(x, weight)
+    assert torch.equal(quant_linear(x, weight), expected)
+    assert torch.equal(quant_linear(x[:1], weight), expected[:1])
+
+
+def test_int8_bias_and_a_strided_output(isa: str, int8: None) -> None:
+    weight = make_weight("Q4_1", Shape(33, 256))
+    for rows in (1, 9):
+        wide = activations(rows, 300, seed=3)
+        bias = torch.randn(33, generator=torch.Generator().manual_seed(4))
+        plain = quant_linear(wide[:, 20:276].contiguous(), weight)
+        target = torch.full((rows, 100), 7.0)
+        result = quant_linear(wide[:, 20:276], weight, bias, target[:, 10:43])
+        assert torch.equal(result, plain + bias)
+        assert (target[:, :10] == 7.0).all() and (target[:, 43:] == 7.0).all()
+
+
+def test_int8_rounding_shows_what_is_not_finite_and_keeps_what_is_tiny_apart(
+    isa: str, int8: None
+) -> None:
+    weight = make_weight("Q8_0", Shape(64, 96))
+    x = activations(5, 96, seed=8)
+    x[1, 40] = float("nan")
+    x[2, 7] = float("-inf")
+    x[3] = 1e-35
+    x[4, 32:64] = 0.0
+    result = quant_linear(x, weight)
+    assert result[1].isnan().all() and result[2].isnan().all()
+    assert (result[3] == 0).all()
+    assert torch.equal(result[[0, 4]], quant_linear(x[[0, 4]], weight))
+    torch.testing.assert_close(
+        result[[0, 4]], ref.quant_linear_int8(x[[0, 4]], weight), rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("kind", list(FLOAT_DTYPES))
+def test_formats_without_codes_keep_float32_products_and_are_counted(
+    int8: None, isa: str, kind: str
+) -> None:
+    weight = make_weight(kind, Shape(31, 37))
+    x = activations(3, 37, seed=1)
+    name = f"quant_linear: {kind} has no integer codes"
+    before = antiphon_kernels.fallbacks.get(name, 0)
+    rounded = quant_linear(x, weight)
+    assert antiphon_kernels.fallbacks[name] == before + 1
+    antiphon_kernels.set_products("float32")
+    assert torch.equal(rounded, quant_linear(x, weight))
+    assert antiphon_kernels.fallbacks[name] == before + 1
+
+
+def test_auto_products_are_int8_where_the_instructions_are(int8: None, isas: list[str]) -> None:
+    for isa in isas:
+        with library.use(isa):
+            antiphon_kernels.set_products("auto")
+            expected = "int8" if isa in build.BYTE_DOT_ISAS else "float32"
+            assert antiphon_kernels.products() == expected
+    with library.use("reference"):
+        antiphon_kernels.set_products("auto")
+        assert antiphon_kernels.products() == "float32"
+    with pytest.raises(ValueError, match="must be one of float32, int8, auto, got 'int4'"):
+        antiphon_kernels.set_products("int4")

@@ -27,7 +27,7 @@ class Native:
     """The kernels of one instruction set.
 
     Attributes:
-        isa: ``avx512``, ``avx2`` or ``portable``.
+        isa: a key of :data:`build.ISA_FLAGS`.
         threads: the size of the team that a call uses at most.
     """
 
@@ -66,6 +66,8 @@ class Native:
         weight: PackedWeight,
         bias: torch.Tensor | None,
         out: torch.Tensor,
+        *,
+        int8: bool,
     ) -> None:
         if x.stride(1) != 1:
             x = x.contiguous()
@@ -73,7 +75,7 @@ class Native:
         if bias is not None:
             bias = bias.float().contiguous()
         self._call(
-            "quant_linear",
+            "quant_linear_int8" if int8 else "quant_linear",
             _described(weight),
             x.data_ptr(),
             x.stride(0),

@@ -28,15 +28,24 @@ COMMON_FLAGS = (
     "-fno-math-errno",
 )
 _AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2")
+_AVX512_FLAGS = (*_AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 ISA_FLAGS = {
-    "avx512": (*_AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+    "avx512vnni": (*_AVX512_FLAGS, "-mavx512vnni"),
+    "avx512": _AVX512_FLAGS,
+    "avxvnni": (*_AVX2_FLAGS, "-mavxvnni"),
     "avx2": _AVX2_FLAGS,
     "portable": (),
 }
 """Instruction sets, best first, with what the compiler needs for them."""
+BYTE_DOT_ISAS = ("avx512vnni", "avxvnni")
+"""Those with an instruction that sums four byte products per lane."""
+_AVX2_FEATURES = {"avx2", "fma", "f16c", "bmi1", "bmi2"}
+_AVX512_FEATURES = _AVX2_FEATURES | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 _CPU_FEATURES = {
-    "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c", "bmi2"},
-    "avx2": {"avx2", "fma", "f16c", "bmi1", "bmi2"},
+    "avx512vnni": _AVX512_FEATURES | {"avx512_vnni"},
+    "avx512": _AVX512_FEATURES,
+    "avxvnni": _AVX2_FEATURES | {"avx_vnni"},
+    "avx2": _AVX2_FEATURES,
     "portable": set(),
 }
 BUILD_TIMEOUT_SECONDS = 300

@@ -18,6 +18,7 @@ _lock = threading.Lock()
 _native: Native | None = None
 _reason = ""
 _threads = torch.get_num_threads()
+_products = "float32"
 
 
 def native() -> Native | None:
@@ -67,6 +68,17 @@ def set_threads(count: int) -> None:
     _threads = count
     if _native is not None:
         _native.threads = count
+
+
+def set_products(products: str) -> None:
+    """Sets the arithmetic of quantised products, ``float32`` or ``int8``."""
+    global _products
+    _products = products
+
+
+def products() -> str:
+    """The arithmetic of quantised products."""
+    return _products
 
 
 def threads() -> int:

@@ -32,6 +32,7 @@ RECORDABLE = (
     "gated_activation",
     "store_kv",
     "paged_attention",
+    "quant_linear_int8",
 )
 """Kernels by their number in program.cpp."""
 _NUMBERS = {name: number for number, name in enumerate(RECORDABLE)}
@@ -56,6 +57,7 @@ class Program:
     def __init__(self, native: Native, recorder: Recorder) -> None:
         self._native = native
         self._threads = native.threads
+        self._products = library.products()
         self._names = [name for name, _, _ in recorder.calls]
         self._kept = recorder.kept
         self._calls = (_Call * len(recorder.calls))()
@@ -69,8 +71,12 @@ class Program:
 
     @property
     def current(self) -> bool:
-        """Whether it was recorded with the kernels and the team size that are chosen now."""
-        return library.native() is self._native and self._threads == self._native.threads
+        """Whether it was recorded with the kernels, products and team size chosen now."""
+        return (
+            library.native() is self._native
+            and self._threads == self._native.threads
+            and self._products == library.products()
+        )
 
     def replay(self) -> None:
         """Runs every call.

@@ -44,11 +44,12 @@ _POINTER_AND_STRIDE = (c_void_p, c_int64)
 _POINTER_AND_STRIDES = (c_void_p, c_int64, c_int64)
 _ROTATED = (*_POINTER_AND_STRIDES, c_int64)
 _NORM = (c_void_p, c_float, c_float)
+_PRODUCT = (
+    POINTER(Weight), *_POINTER_AND_STRIDE, c_int64, c_void_p, *_POINTER_AND_STRIDE, c_int,
+)  # fmt: skip
 SIGNATURES = {
-    "quant_linear": (
-        c_int,
-        (POINTER(Weight), *_POINTER_AND_STRIDE, c_int64, c_void_p, *_POINTER_AND_STRIDE, c_int),
-    ),
+    "quant_linear": (c_int, _PRODUCT),
+    "quant_linear_int8": (c_int, _PRODUCT),
     "pack": (c_int, (c_void_p, POINTER(Weight), c_int)),
     "gather_rows": (c_int, (POINTER(Weight), *_POINTER_AND_STRIDE, c_void_p, c_int)),
     "rms_norm": (

@@ -1,9 +1,14 @@
-"""Linear layers over packed weights: low-bit codes in memory, fp32 activations and sums.
+"""Linear layers over packed weights: low-bit codes in memory, fp32 in and out.
 
 A weight is packed once at load (:func:`pack`) and stays in its file's bit width. The native
-kernel dequantises in registers and accumulates each output strictly in the order of the
-input dimension, so row i of a product has the same bits for every number of rows, tile and
-thread count.
+kernels unpack it in registers or in the first-level cache and accumulate each output strictly
+in the order of the input dimension, so row i of a product has the same bits for every number
+of rows, tile and thread count.
+
+With :func:`antiphon_kernels.set_products` ``int8`` the activations of a row are rounded per
+block of 32 (scale: the largest magnitude over 127), a group's products are summed as integers
+and its sum meets both scales in fp32: :func:`reference.quant_linear_int8` is the definition.
+Weights keep their bits in either arithmetic. llama.cpp's Q8_1 activations are the model.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import torch
 from antiphon_kernels.quant_linear import reference
 from antiphon_kernels.quant_linear.formats import FORMATS, format_of
 from antiphon_kernels.quant_linear.packed import PackedWeight, can_stack, pack, stack
-from antiphon_kernels.runtime import native_for
+from antiphon_kernels.runtime import fall_back, native_for, products
 
 __all__ = [
     "FORMATS",
@@ -34,7 +39,7 @@ def quant_linear(
     bias: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``x dequantise(weight)^T + bias``.
+    """``x dequantise(weight)^T + bias``, in the arithmetic that ``set_products`` chose.
 
     Args:
         x: (M, K) whose rows are contiguous.
@@ -56,7 +61,11 @@ def quant_linear(
         out = torch.empty((x.shape[0], rows))
     elif out.shape != (x.shape[0], rows):
         raise ValueError(f"quant_linear: out {tuple(out.shape)}, expected {(x.shape[0], rows)}")
-    native.quant_linear(x, weight, bias, out)
+    int8 = products() == "int8"
+    if int8 and not weight.format.group:
+        fall_back("quant_linear", f"{weight.kind} has no integer codes")
+        int8 = False
+    native.quant_linear(x, weight, bias, out, int8=int8)
     return out
 
 

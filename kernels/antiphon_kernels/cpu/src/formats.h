@@ -9,7 +9,11 @@
 
 namespace antiphon {
 
-// The numbers are shared with cpu/library.py.
+// How far few rows ask for memory ahead of its use. Panels lie behind each other, so the
+// distance runs on into the next one.
+constexpr int64_t kPrefetchElements = 128;
+
+// The numbers are shared with cpu/signatures.py.
 enum Format : int32_t {
   kF32 = 0,
   kF16 = 1,
@@ -66,8 +70,12 @@ struct Quantised {
   static_assert(Bits != 5 || Group == 32, "fifth bits lie in words of 32 elements");
   static constexpr int kGroup = Group;
   static constexpr int kUnit = Bits == 8 ? 4 : 8;
+  static constexpr bool kHasMin = HasMin;
   static constexpr bool kScalesInput = Bits != 8;
   static constexpr bool kSumsInput = HasMin || Centre != 0;
+  // Of the unsigned bytes that bytes() gives.
+  static constexpr int kByteBits = Bits;
+  static constexpr int kByteCentre = Bits == 8 ? 128 : Centre;
 
   const uint8_t* codes;
   const uint32_t* high_bits;
@@ -123,6 +131,25 @@ struct Quantised {
     if constexpr (HasMin)
       total = fma(broadcast(input_sum), load_scales<Scale>(mins, index), total);
     return total;
+  }
+
+  Floats scales_of(int64_t group, int lane) const {
+    return load_scales<Scale>(scales, group * kPanel + lane);
+  }
+  Floats mins_of(int64_t group, int lane) const {
+    return load_scales<Scale>(mins, group * kPanel + lane);
+  }
+
+  // Elements 4 quad to 4 quad + 3 of a group as the unsigned bytes of each channel's lane.
+  Words bytes(int64_t group, int quad, int lane) const {
+    if constexpr (Bits == 8)
+      return load_words(words(group * (Group / 4) + quad) + lane) ^ 0x80808080u;
+    const int unit = quad / 2;
+    const Words both = load_words(words(group * (Group / 8) + unit) + lane);
+    const Words low = (quad % 2 == 0 ? both : both >> 4) & 0x0f0f0f0fu;
+    if constexpr (Bits == 4) return low;
+    const Words high = load_words(high_bits + group * kPanel + lane);
+    return low | ((quad % 2 == 0 ? high << (4 - unit) : high >> unit) & 0x10101010u);
   }
 
   template <int Vectors, typename Use>
@@ -228,13 +255,10 @@ struct Plain {
   }
 };
 
-// Calls visit with the decoder type of a format; false for an unknown one.
+// Calls visit with the decoder type of a format with codes and scales; false for another.
 template <typename Visit>
-inline bool with_decoder(int32_t format, Visit visit) {
+inline bool with_quantised(int32_t format, Visit visit) {
   switch (format) {
-    case kF32: visit.template operator()<Plain<kF32>>(); return true;
-    case kF16: visit.template operator()<Plain<kF16>>(); return true;
-    case kBF16: visit.template operator()<Plain<kBF16>>(); return true;
     case kQ4_0: visit.template operator()<Quantised<4, 8, false, uint16_t, 32>>(); return true;
     case kQ4_1: visit.template operator()<Quantised<4, 0, true, uint16_t, 32>>(); return true;
     case kQ5_0: visit.template operator()<Quantised<5, 16, false, uint16_t, 32>>(); return true;
@@ -244,6 +268,17 @@ inline bool with_decoder(int32_t format, Visit visit) {
     case kQ5_K: visit.template operator()<Quantised<5, 0, true, float, 32>>(); return true;
     case kQ6_K: visit.template operator()<Quantised<8, 0, false, float, 16>>(); return true;
     default: return false;
+  }
+}
+
+// The same for every format; false for an unknown one.
+template <typename Visit>
+inline bool with_decoder(int32_t format, Visit visit) {
+  switch (format) {
+    case kF32: visit.template operator()<Plain<kF32>>(); return true;
+    case kF16: visit.template operator()<Plain<kF16>>(); return true;
+    case kBF16: visit.template operator()<Plain<kBF16>>(); return true;
+    default: return with_quantised(format, visit);
   }
 }
 

@@ -13,10 +13,6 @@
 
 namespace antiphon {
 
-// How far few rows ask for memory ahead of its use. Panels lie behind each other, so the
-// distance runs on into the next one.
-constexpr int64_t kPrefetchElements = 128;
-
 // Rows up to which decoded weights go straight from registers into the sums.
 constexpr int kDirectRows = 8;
 

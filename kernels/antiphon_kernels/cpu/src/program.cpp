@@ -19,6 +19,8 @@ using antiphon::Weight;
 
 ANTIPHON_EXPORT int antiphon_quant_linear(const Weight*, const float*, int64_t, int64_t,
                                           const float*, float*, int64_t, int);
+ANTIPHON_EXPORT int antiphon_quant_linear_int8(const Weight*, const float*, int64_t, int64_t,
+                                               const float*, float*, int64_t, int);
 ANTIPHON_EXPORT void antiphon_rms_norm(const float*, int64_t, int64_t, const float*, float, float,
                                        float*, int64_t, int64_t, int64_t, int64_t, int64_t, int);
 ANTIPHON_EXPORT void antiphon_add_rms_norm(const float*, int64_t, const float*, int64_t,
@@ -87,6 +89,7 @@ int run(const Call& call) {
     case 4: return invoke(antiphon_gated_activation, call);
     case 5: return invoke(antiphon_store_kv, call);
     case 6: return invoke(antiphon_paged_attention, call);
+    case 7: return invoke(antiphon_quant_linear_int8, call);
     default: return -1;
   }
 }

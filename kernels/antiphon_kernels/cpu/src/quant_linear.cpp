@@ -1,8 +1,7 @@
 // Linear layers over packed weights, and rows of a packed embedding.
-#include <memory>
-
 #include "formats.h"
 #include "grouped_product.h"
+#include "output_rows.h"
 #include "pool.h"
 
 namespace antiphon {
@@ -15,22 +14,8 @@ struct Product {
   const Weight* weight;
   Input input;
   int64_t rows;
-  const float* bias;
-  float* out;
-  int64_t out_stride;
+  OutputRows out;
 };
-
-// Writes one panel's 32 results of a row, or the ones that exist in the last panel.
-inline void finish_row(const Product& call, int64_t panel, int64_t row, const float* sums) {
-  const int64_t first = panel * kPanel;
-  const int64_t left = call.weight->rows - first;
-  const int64_t count = left < kPanel ? left : kPanel;
-  float* to = call.out + row * call.out_stride + first;
-  if (call.bias != nullptr)
-    for (int64_t lane = 0; lane < count; ++lane) to[lane] = sums[lane] + call.bias[first + lane];
-  else if (to != sums)
-    std::memcpy(to, sums, static_cast<size_t>(count) * sizeof(float));
-}
 
 // Few rows: decoded weights go straight from registers into the sums.
 template <typename Decoder>
@@ -41,7 +26,7 @@ void few_rows(const Product& call, int64_t panel) {
                                     call.weight->columns / Decoder::kGroup, results, kPanel,
                                     false);
   for (int64_t row = 0; row < call.rows; ++row)
-    finish_row(call, panel, row, results + row * kPanel);
+    call.out.finish(panel, row, results + row * kPanel);
 }
 
 // Many rows: the panel is decoded piece by piece and multiplied from the cache.
@@ -49,19 +34,16 @@ template <typename Decoder>
 void many_rows(const Product& call, int64_t panel) {
   alignas(64) float decoded[kDecodeDepth * kPanel];
   const Decoder decoder(*call.weight, panel);
-  const bool direct = (panel + 1) * kPanel <= call.weight->rows;
-  std::unique_ptr<float[]> edge(direct ? nullptr : new float[call.rows * kPanel]);
-  float* to = direct ? call.out + panel * kPanel : edge.get();
-  const int64_t stride = direct ? call.out_stride : kPanel;
+  const PanelSums sums(call.out, panel, call.rows);
   const int64_t groups = call.weight->columns / Decoder::kGroup;
   constexpr int64_t kPiece = kDecodeDepth / Decoder::kGroup;
   for (int64_t begin = 0; begin < groups; begin += kPiece) {
     const int64_t end = begin + kPiece < groups ? begin + kPiece : groups;
     const Decoded<Decoder> source(decoder, begin, end, decoded);
-    grouped_product(call.rows, source, call.input, begin, end, to, stride, begin > 0);
+    grouped_product(call.rows, source, call.input, begin, end, sums.values(), sums.stride(),
+                    begin > 0);
   }
-  if (direct && call.bias == nullptr) return;
-  for (int64_t row = 0; row < call.rows; ++row) finish_row(call, panel, row, to + row * stride);
+  sums.finish();
 }
 
 }  // namespace
@@ -78,7 +60,7 @@ ANTIPHON_EXPORT int antiphon_quant_linear(const Weight* weight, const float* x, 
   const int team = work < 64 * 1024 || panels < 2 ? 1 : threads;
   const bool known = with_decoder(weight->format, [&]<typename Decoder>() {
     const Input input = prepare<Decoder>(x, x_stride, rows, weight->columns, team);
-    const Product call{weight, input, rows, bias, out, out_stride};
+    const Product call{weight, input, rows, {out, out_stride, bias, weight->rows}};
     parallel_for(team, panels, [&call](int64_t panel) {
       if (call.rows <= kDirectRows)
         few_rows<Decoder>(call, panel);

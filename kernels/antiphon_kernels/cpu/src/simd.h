@@ -43,6 +43,10 @@ inline Words load_words(const uint32_t* from) {
   return *reinterpret_cast<const UnalignedWords*>(from);
 }
 
+inline void store_words(uint32_t* to, Words value) {
+  *reinterpret_cast<UnalignedWords*>(to) = value;
+}
+
 inline Floats broadcast(float value) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_set1_ps(value);
