@@ -72,6 +72,7 @@ def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> Engine
     with phases.phase("configure"):
         limits = check_config(config)
         antiphon_kernels.set_threads(config.threads or len(os.sched_getaffinity(0)))
+        antiphon_kernels.set_products(config.products)
         kernels = antiphon_kernels.implementations()
     with phases.phase("load_weights"):
         checkpoint = open_checkpoint(config.model_path)
