@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MODES = ("packed", "direct")
 
-_NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32}
+_NUMPY = {torch.uint8: np.uint8, torch.int32: np.int32, torch.int64: np.int64}
 
 
 class UploadError(RuntimeError):

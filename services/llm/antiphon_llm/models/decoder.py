@@ -54,6 +54,7 @@ class Decoder:
         self.spec = spec
         self.device = torch.device(device)
         self.dtype = dtype
+        self.fixed_tokens = fixed_tokens
         load = Loader(spec, checkpoint, self.device, dtype)
         self.packed = load.packed
         self._embedding = load.embedding("model.embed_tokens")

@@ -40,6 +40,11 @@ class DeviceModel(Protocol):
         """Width V of the head."""
         ...
 
+    @property
+    def fixed_tokens(self) -> int:
+        """Steps of up to so many tokens run in memory that never moves."""
+        ...
+
     def forward(
         self,
         ids: torch.Tensor,
@@ -108,11 +113,17 @@ class DeviceRunner:
         tables: BlockTables,
         options: RunnerOptions,
     ) -> None:
+        rows, slots = options.max_rows, options.overlap_depth + 1
+        recorded = min(options.graph_rows_max or rows, rows)
+        if options.graphs and recorded > model.fixed_tokens:
+            raise ValueError(
+                f"graphs of {recorded} rows need a model whose memory is fixed for as many "
+                f"tokens, not {model.fixed_tokens}"
+            )
         self._device = device
         self._model = model
         self._views = views
         self.options = options
-        rows, slots = options.max_rows, options.overlap_depth + 1
         on = device.device
         self._last_tokens = torch.zeros(rows + 1, dtype=torch.int32, device=on)
         self._logits = torch.zeros((rows, model.vocab_size), dtype=torch.float32, device=on)
@@ -126,7 +137,12 @@ class DeviceRunner:
         self._uploads = StepUploads(device, slots=slots, mode=options.upload_mode)
         self._decode_uploads = self._uploads.group(
             "decode",
-            {**self._decode.targets, **self._tables.targets, "sample_row": self._sample_row},
+            {
+                **self._decode.targets,
+                **self._tables.targets,
+                "sample_row": self._sample_row,
+                "settings": self._sampler.settings.buffer,
+            },
         )
         self._prefill_uploads = self._uploads.group("prefill", self._prefill.targets)
         self._slots = [
@@ -134,7 +150,7 @@ class DeviceRunner:
         ]
         self.graphs = DecodeGraphs(
             device,
-            rows_max=options.graph_rows_max or rows,
+            rows_max=recorded,
             enabled=options.graphs,
             debug=options.debug,
         )
@@ -191,10 +207,11 @@ class DeviceRunner:
         sampling = [row for row in plan.rows if row.shape.samples]
         slot.readback.begin()
         flight = DeviceFlight(plan, sampling, slot.readback, PromptOutputs())
-        flight.unfinished = self._sampler.fill(slot.settings, sampling)
-        meta, batch = self._publish(decoding, prefilling, sampling)
         if sampling:
-            self._sampler.publish(slot.settings)
+            flight.unfinished = self._sampler.fill(slot.settings, sampling)
+            settings = slot.settings.settings.buffer.numpy()
+            self._decode_uploads.take("settings", len(settings))[:] = settings
+        meta, batch = self._publish(decoding, prefilling, sampling)
         if meta is not None:
             self.graphs.run(
                 meta.rows,
