@@ -1,3 +1,5 @@
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+# Triton declares neither its CUDA extras nor the options of a launch.
 """Paged attention on CUDA: a split-KV kernel for decode rows, a tiled one for prefill rows."""
 
 from __future__ import annotations

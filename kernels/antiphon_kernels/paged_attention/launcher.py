@@ -1,3 +1,5 @@
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+# Triton declares neither its CUDA extras nor the options of a launch.
 """Launches of the paged attention kernels: what follows from host facts alone."""
 
 from __future__ import annotations
@@ -57,8 +59,9 @@ def paged_attention(
     max_context: int | None,
     workspace: torch.Tensor | None,
     out: torch.Tensor | None,
+    shape: Shape | None = None,
 ) -> torch.Tensor:
-    """Launches :func:`antiphon_kernels.paged_attention.paged_attention` on q's device."""
+    """Launches :func:`antiphon_kernels.paged_attention.paged_attention`; ``shape`` for sweeps."""
     _, heads, dim = q.shape
     kv_heads, rows = k_cache.shape[1], context_len.shape[0]
     if not (k_cache.is_contiguous() and v_cache.is_contiguous()) or q.stride(2) != 1:
@@ -91,9 +94,9 @@ def paged_attention(
     }
     if max_query <= split.decode_queries(heads // kv_heads):
         context = max_context or block_table.shape[1] * block_tokens
-        _decode(pointers, numbers, constants, rows, max_query, context, workspace)
+        _decode(pointers, numbers, constants, rows, max_query, context, workspace, shape)
     else:
-        _prefill(pointers, numbers, constants, rows)
+        _prefill(pointers, numbers, constants, rows, shape)
     return out
 
 
@@ -105,12 +108,14 @@ def _decode(
     max_query: int,
     max_context: int,
     workspace: torch.Tensor | None,
+    shape: Shape | None,
 ) -> None:
     q = pointers[0]
     heads, kv_heads = constants["HEADS"], constants["KV_HEADS"]
     block_dim = constants["BLOCK_DIM"]
     tile = split.tile_rows(max_query, heads // kv_heads)
-    shape = decode_shape(tile, block_dim, q.element_size())
+    if shape is None:
+        shape = decode_shape(tile, block_dim, q.element_size())
     splits = split.split_count(rows, kv_heads, max_context, processors(q.device))
     parts = rows * kv_heads * splits * tile
     needed = split.COUNTERS + parts * (block_dim + 2) if splits > 1 else 0
@@ -136,9 +141,11 @@ def _prefill(
     numbers: tuple[float, ...],
     constants: dict[str, int | bool],
     rows: int,
+    shape: Shape | None,
 ) -> None:
     q = pointers[0]
-    shape = prefill_shape(constants["BLOCK_DIM"], q.element_size())
+    if shape is None:
+        shape = prefill_shape(constants["BLOCK_DIM"], q.element_size())
     tiles = q.shape[0] // shape.queries + rows
     kernel.prefill[(constants["HEADS"], tiles)](
         *pointers, rows, tiles, *numbers, **constants,

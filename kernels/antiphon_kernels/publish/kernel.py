@@ -1,3 +1,5 @@
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+# Triton declares neither its CUDA extras nor the options of a launch.
 """Scatter of step data on CUDA: one program copies one block of one member."""
 
 from __future__ import annotations

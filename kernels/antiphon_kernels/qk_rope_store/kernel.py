@@ -1,3 +1,5 @@
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+# Triton declares neither its CUDA extras nor the options of a launch.
 """Head norms, rotation and the cache store on CUDA: one read of the fused row.
 
 A program takes a few heads of one token, all of one kind (q, k or v).

@@ -1,3 +1,5 @@
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+# Triton declares neither its CUDA extras nor the options of a launch.
 """A linear layer of few rows on CUDA: the weight streams once through tensor-core tiles.
 
 All rows share every loaded weight tile. The norm before the product costs no pass of its own:
@@ -99,7 +101,7 @@ def choose_shape(width: int, depth: int, gated: bool, item_bytes: int, count: in
     """Outputs of a program: few enough that a small layer still covers ``count`` processors."""
     outputs = 16 if width <= 32 * count or gated else 32
     span = 64 if item_bytes == 4 else 256
-    return Shape(outputs, min(span, max(16, triton.next_power_of_2(depth))), 4, 4)
+    return Shape(outputs, min(span, max(16, 1 << (depth - 1).bit_length())), 4, 4)
 
 
 def small_linear(

@@ -1,0 +1,335 @@
+"""The operations and shapes that :mod:`bench.gpu_kernels` times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from antiphon_kernels.embedding import embedding
+from antiphon_kernels.gated_activation import silu_mul
+from antiphon_kernels.paged_attention import launcher, new_workspace
+from antiphon_kernels.paged_attention import reference as attention_reference
+from antiphon_kernels.publish import Destinations, publish
+from antiphon_kernels.publish.cases import pack
+from antiphon_kernels.qk_rope_store import qk_rope_store
+from antiphon_kernels.rms_norm import add_rms_norm, rms_norm
+from antiphon_kernels.small_linear import kernel as linear_kernel
+from antiphon_kernels.small_linear import reference as linear_reference
+from antiphon_kernels.small_linear.cases import QWEN3_06B, QWEN3_8B, Case, build
+
+from bench.gpu_kernels import Work, copies
+
+DTYPE = torch.bfloat16
+KV_HEADS, HEAD_DIM, BLOCK_TOKENS = 8, 128, 16
+
+
+def device() -> torch.device:
+    """The GPU."""
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def close(result: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Agreement of a bf16 result with its fp32 reference."""
+    torch.testing.assert_close(result.float(), wanted.float(), rtol=3e-2, atol=3e-2)
+
+
+def linear_works() -> Iterator[Work]:
+    """Every product of both models, with what is folded into it; cuBLAS does the product only."""
+    for model, layers, row_counts in (("8b", QWEN3_8B, (1, 8)), ("0.6b", QWEN3_06B, (1,))):
+        for layer, rows in product(layers, row_counts):
+            yield linear_work(f"{model} {layer.name} {rows} rows", replace(layer.case, rows=rows))
+
+
+def linear_work(name: str, case: Case) -> Work:
+    """One product over rotating copies of its weight."""
+    weight_bytes = case.outputs * case.depth * 2
+    base = build(case, DTYPE, device())
+    weights = [base.weight, *(base.weight.clone() for _ in range(copies(weight_bytes) - 1))]
+    width = case.outputs // 2 if case.activation else case.outputs
+    out = torch.empty(case.rows, width, dtype=DTYPE, device=device())
+
+    def call(index: int, shape: linear_kernel.Shape | None = None) -> torch.Tensor:
+        return linear_kernel.small_linear(
+            base.x,
+            weights[index % len(weights)],
+            base.bias,
+            base.norm_weight,
+            1e-6,
+            case.plus_one,
+            case.activation,
+            base.residual,
+            out,
+            shape,
+        )
+
+    def check() -> None:
+        wanted = linear_reference.small_linear(
+            base.x,
+            base.weight,
+            base.bias,
+            norm_weight=base.norm_weight,
+            eps=1e-6,
+            activation=case.activation,
+            residual=base.residual,
+        )
+        close(call(0), wanted)
+
+    return Work(
+        name=f"linear {name}",
+        call=call,
+        nbytes=weight_bytes,
+        operations=2 * case.rows * case.outputs * case.depth,
+        check=check,
+        peer=lambda index: F.linear(base.x, weights[index % len(weights)]),
+        variants={str(shape): partial(call, shape=shape) for shape in linear_shapes(case)},
+    )
+
+
+def linear_shapes(case: Case) -> Iterator[linear_kernel.Shape]:
+    """Tiles worth trying: shared memory of all stages within a processor's."""
+    for outputs, depth, warps, stages in product(
+        (16, 32, 64), (128, 256, 512), (2, 4, 8), (3, 4, 6)
+    ):
+        weights = 2 * outputs if case.activation else outputs
+        staged = (weights + 16) * depth * 2 * (stages - 1)
+        if 16 * 1024 <= staged <= 100 * 1024 and weights * depth >= 32 * warps * 16:
+            yield linear_kernel.Shape(outputs, depth, warps, stages)
+
+
+@dataclass
+class Pages:
+    """Rows of one context length over shuffled pages, with rotating caches."""
+
+    q: torch.Tensor
+    caches: list[tuple[torch.Tensor, torch.Tensor]]
+    query_start: torch.Tensor
+    context_len: torch.Tensor
+    block_table: torch.Tensor
+
+    def attend(self, index: int, shape: launcher.Shape | None, **options: Any) -> torch.Tensor:
+        """The operation on cache set ``index``, with a tile of its own for sweeps."""
+        keys, values = self.caches[index % len(self.caches)]
+        fixed = {"sinks": None, "max_context": None, "window": 0, "softcap": 0.0}
+        return launcher.paged_attention(
+            self.q, keys, values, shape=shape, **self.metadata(), **fixed, **options
+        )
+
+    def metadata(self) -> dict[str, Any]:
+        """Arguments that describe the rows."""
+        return {
+            "query_start": self.query_start,
+            "context_len": self.context_len,
+            "block_table": self.block_table,
+            "block_tokens": BLOCK_TOKENS,
+            "scale": HEAD_DIM**-0.5,
+        }
+
+
+def pages(rows: int, queries: int, context: int, heads: int) -> Pages:
+    """Random pages; the first rows' queries are the last tokens of their contexts."""
+    blocks = -(-context // BLOCK_TOKENS)
+    kv_bytes = rows * context * KV_HEADS * HEAD_DIM * 4
+    shape = ((rows * blocks + 1) * BLOCK_TOKENS, KV_HEADS, HEAD_DIM)
+    table = 1 + torch.randperm(rows * blocks, device=device()).view(rows, blocks)
+    return Pages(
+        q=torch.randn(rows * queries, heads, HEAD_DIM, device=device(), dtype=DTYPE),
+        caches=[
+            (
+                torch.randn(shape, device=device(), dtype=DTYPE),
+                torch.randn(shape, device=device(), dtype=DTYPE),
+            )
+            for _ in range(copies(kv_bytes))
+        ],
+        query_start=torch.arange(rows + 1, device=device(), dtype=torch.int32) * queries,
+        context_len=torch.full((rows,), context, device=device(), dtype=torch.int32),
+        block_table=table.int(),
+    )
+
+
+def attention_works() -> Iterator[Work]:
+    """Decode at several loads and the prefill of whole prompts."""
+    for heads, rows, context in (
+        (32, 1, 640),
+        (32, 8, 640),
+        (32, 256, 640),
+        (32, 1, 8192),
+        (32, 8, 8192),
+        (16, 1, 640),
+    ):
+        yield decode_work(heads, rows, context)
+    for rows, queries, context in ((1, 2048, 2048), (4, 2048, 2048), (1, 2048, 8192)):
+        yield prefill_work(32, rows, queries, context)
+
+
+def decode_work(heads: int, rows: int, context: int) -> Work:
+    """One query per row over its whole context."""
+    batch = pages(rows, 1, context, heads)
+    workspace = new_workspace(heads, KV_HEADS, HEAD_DIM, 1, device())
+    out = torch.empty_like(batch.q)
+    options = {"max_query": 1, "workspace": workspace, "out": out}
+    keys, values = batch.caches[0]
+
+    def check() -> None:
+        wanted = attention_reference.paged_attention(batch.q, keys, values, **batch.metadata())
+        close(batch.attend(0, None, **options), wanted)
+
+    def call(index: int, shape: launcher.Shape | None = None) -> torch.Tensor:
+        return batch.attend(index, shape, **options)
+
+    shapes = [
+        launcher.Shape(16, keys, warps, stages)
+        for keys, warps, stages in product((32, 64, 128), (2, 4, 8), (3, 4, 5, 6))
+    ]
+    dense_q = batch.q.view(rows, 1, heads, HEAD_DIM).transpose(1, 2)
+    dense_k, dense_v = (
+        torch.randn(rows, KV_HEADS, context, HEAD_DIM, device=device(), dtype=DTYPE)
+        for _ in range(2)
+    )
+    return Work(
+        name=f"decode {heads} heads {rows} rows x {context}",
+        call=call,
+        nbytes=rows * context * KV_HEADS * HEAD_DIM * 4 + 2 * batch.q.nbytes,
+        operations=4 * rows * context * heads * HEAD_DIM,
+        check=check,
+        peer=lambda _: F.scaled_dot_product_attention(dense_q, dense_k, dense_v, enable_gqa=True),
+        variants={str(shape): partial(call, shape=shape) for shape in shapes},
+    )
+
+
+def prefill_work(heads: int, rows: int, queries: int, context: int) -> Work:
+    """Chunks of ``queries`` tokens that end at ``context``."""
+    batch = pages(rows, queries, context, heads)
+    out = torch.empty_like(batch.q)
+    options = {"max_query": queries, "workspace": None, "out": out}
+    keys, values = batch.caches[0]
+
+    def check() -> None:
+        wanted = attention_reference.paged_attention(batch.q, keys, values, **batch.metadata())
+        close(batch.attend(0, None, **options), wanted)
+
+    def call(index: int, shape: launcher.Shape | None = None) -> torch.Tensor:
+        return batch.attend(index, shape, **options)
+
+    shapes = [
+        launcher.Shape(tile, keys, warps, stages)
+        for tile, keys, warps, stages in product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4))
+        if (tile, warps) != (128, 4)
+    ]
+    whole = queries == context
+    dense_q, dense_k, dense_v = (
+        torch.randn(rows, count, context, HEAD_DIM, device=device(), dtype=DTYPE)
+        for count in (heads, KV_HEADS, KV_HEADS)
+    )
+    seen = queries * (context - queries) + queries * (queries + 1) / 2
+    return Work(
+        name=f"prefill {rows} x {queries} of {context}",
+        call=call,
+        nbytes=0.0,
+        operations=4 * rows * seen * heads * HEAD_DIM,
+        check=check,
+        peer=(
+            lambda _: F.scaled_dot_product_attention(
+                dense_q, dense_k, dense_v, is_causal=True, enable_gqa=True
+            )
+        )
+        if whole
+        else None,
+        variants={str(shape): partial(call, shape=shape) for shape in shapes},
+    )
+
+
+def rotating(make: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of a tensor, together larger than the cache."""
+    first = make()
+    return [first, *(torch.clone(first) for _ in range(copies(first.nbytes) - 1))]
+
+
+def row_works() -> Iterator[Work]:
+    """What runs between the products."""
+    for rows in (1, 256, 4096):
+        yield fused_work(rows)
+    hidden, wide = 4096, 12288
+    x = rotating(lambda: torch.randn(4096, hidden, device=device(), dtype=DTYPE))
+    weight = torch.ones(hidden, device=device())
+    out, total = torch.empty_like(x[0]), torch.empty_like(x[0])
+    yield Work(
+        "rms_norm 4096 x 4096",
+        lambda i: rms_norm(x[i % len(x)], weight, 1e-6, out=out),
+        2 * x[0].nbytes,
+        peer=lambda i: F.rms_norm(x[i % len(x)], (hidden,), weight.to(DTYPE), 1e-6),
+    )
+    yield Work(
+        "add_rms_norm 4096 x 4096",
+        lambda i: add_rms_norm(x[i % len(x)], x[-1 - i % len(x)], weight, 1e-6, out=(out, total)),
+        4 * x[0].nbytes,
+    )
+    gate = rotating(lambda: torch.randn(4096, 2 * wide, device=device(), dtype=DTYPE))
+    opened = torch.empty(4096, wide, device=device(), dtype=DTYPE)
+    yield Work(
+        "silu_mul 4096 x 12288",
+        lambda i: silu_mul(gate[i % len(gate)], out=opened),
+        1.5 * gate[0].nbytes,
+        peer=lambda i: F.silu(gate[i % len(gate)][:, :wide]) * gate[i % len(gate)][:, wide:],
+    )
+    yield embedding_work(hidden)
+    yield publish_work()
+
+
+def fused_work(rows: int) -> Work:
+    """Norms, rotation and store of Qwen3-8B's qkv rows."""
+    heads = 32
+    width = (heads + 2 * KV_HEADS) * HEAD_DIM
+    qkv = rotating(lambda: torch.randn(rows, width, device=device(), dtype=DTYPE))
+    cache = torch.zeros(2, rows + 16, KV_HEADS, HEAD_DIM, device=device(), dtype=DTYPE)
+    angles = torch.randn(4096, HEAD_DIM // 2, device=device())
+    weight = torch.ones(HEAD_DIM, device=device())
+    positions = torch.arange(rows, device=device(), dtype=torch.int32)
+    slots = torch.randperm(rows, device=device()) + 16
+
+    def call(index: int) -> None:
+        qk_rope_store(
+            qkv[index % len(qkv)],
+            cache[0],
+            cache[1],
+            heads=heads,
+            positions=positions,
+            write_slot=slots,
+            cos=angles,
+            sin=angles,
+            q_weight=weight,
+            k_weight=weight,
+            eps=1e-6,
+        )
+
+    return Work(f"qk_rope_store {rows} rows", call, 2 * rows * width * 2)
+
+
+def embedding_work(hidden: int) -> Work:
+    """Eight decode tokens, all still on the device."""
+    table = torch.randn(151936, hidden, device=device(), dtype=DTYPE)
+    ids = -1 - torch.arange(8, device=device(), dtype=torch.int32)
+    drawn = torch.arange(64, device=device()) * 1000
+    out = torch.empty(8, hidden, device=device(), dtype=DTYPE)
+    return Work("embedding 8 rows", lambda _: embedding(ids, table, drawn, out=out), 4 * out.nbytes)
+
+
+def publish_work() -> Work:
+    """A decode step's data at 64 rows: ids, positions, lengths, slots and tables."""
+    sizes = (256, 256, 260, 256, 512, 64 * 256 * 4)
+    tensors = [torch.zeros(size, dtype=torch.uint8, device=device()) for size in sizes]
+    group = Destinations(tensors)
+    payloads = [torch.ones(size, dtype=torch.uint8) for size in sizes]
+    arena = pack(group, payloads).to(device())
+    return Work("publish 6 members of 67 KB", lambda _: publish(arena, group), 2 * sum(sizes))
+
+
+GROUPS: dict[str, Callable[[], Iterator[Work]]] = {
+    "linear": linear_works,
+    "attention": attention_works,
+    "rows": row_works,
+}
