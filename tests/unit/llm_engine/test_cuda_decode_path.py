@@ -1,0 +1,307 @@
+"""Decode metadata, device tables and the ladder of graphs, on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from antiphon_llm.engine.cuda.decode_path import DecodeMeta, DecodePath
+from antiphon_llm.engine.cuda.device import WARM_UPS, Graph, HostDevice
+from antiphon_llm.engine.cuda.graphs import DecodeGraphs, MovedTensor, ladder
+from antiphon_llm.engine.cuda.prefill_path import PrefillPath
+from antiphon_llm.engine.cuda.tables import DeviceTables
+from antiphon_llm.engine.plan import PlannedRow, RowShape
+from antiphon_llm.engine.request import Request, State, Timings
+from antiphon_llm.engine.uploads import StepUploads
+from antiphon_llm.kvcache.allocator import EntryAllocator
+from antiphon_llm.kvcache.block_table import BlockTables
+
+ROWS, ENTRY_TOKENS, CONTEXT, STEP_TOKENS = 6, 4, 80, 64
+CPU = torch.device("cpu")
+
+
+class Bench:
+    """Tables on host and device, both paths, and requests to put into steps."""
+
+    def __init__(self) -> None:
+        self.tables = BlockTables(
+            EntryAllocator(120), rows=ROWS, entry_tokens=ENTRY_TOKENS, context_limit=CONTEXT
+        )
+        self.device = DeviceTables(self.tables, CPU, step_tokens=STEP_TOKENS)
+        self.decode = DecodePath(self.tables, self.device, device=CPU)
+        self.prefill = PrefillPath(self.tables, self.device, step_tokens=STEP_TOKENS, device=CPU)
+        self.uploads = StepUploads(HostDevice(), slots=1, mode="packed")
+        self.group = self.uploads.group("decode", {**self.decode.targets, **self.device.targets})
+        self.prefill_group = self.uploads.group("prefill", self.prefill.targets)
+
+    def request(self, tokens: list[int], held: int = 0) -> Request:
+        request = Request("r", 1, tokens, len(tokens), 9, Timings(0.0))
+        request.row = self.tables.open()
+        request.state = State.DECODING
+        self.tables.extend(request.row, max(held, len(tokens)))
+        return request
+
+    def step(self, live: list[PlannedRow], rows: int) -> DecodeMeta:
+        """A published decode step with its tables gathered, as the recorded work does."""
+        self.uploads.open()
+        self.device.prepare((row.request.row for row in live), self.group)
+        meta = self.decode.prepare(live, rows=rows, uploads=self.group)
+        self.group.publish()
+        self.device.publish()
+        self.uploads.seal()
+        torch.index_select(self.device.tensor, 0, meta.table_row, out=meta.block_table)
+        return meta
+
+
+def decode_row(request: Request, start: int) -> PlannedRow:
+    return PlannedRow(request, start, RowShape(1, samples=True), request.epoch)
+
+
+def contents(meta: DecodeMeta, rows: int) -> dict[str, list[object]]:
+    """What the first rows say."""
+    return {
+        name: tensor[: rows + 1 if name == "query_start" else rows].tolist()
+        for name, tensor in meta.tensors().items()
+    }
+
+
+def test_metadata_equals_a_row_by_row_builder(rng: np.random.Generator) -> None:
+    bench = Bench()
+    requests = [
+        bench.request(rng.integers(0, 1000, int(rng.integers(2, 40))).tolist(), held=50)
+        for _ in range(ROWS)
+    ]
+    for _ in range(50):
+        chosen = [requests[i] for i in rng.permutation(ROWS)[: int(rng.integers(1, ROWS + 1))]]
+        live = [
+            decode_row(request, len(request.tokens) - int(rng.integers(0, 2))) for request in chosen
+        ]
+        meta = bench.step(live, len(live))
+        for index, row in enumerate(live):
+            request, start = row.request, row.start
+            known = start < len(request.tokens)
+            entry = int(bench.tables.table[request.row][start // ENTRY_TOKENS])
+            assert int(meta.input_ids[index]) == (
+                request.tokens[start] if known else -1 - request.row
+            )
+            assert int(meta.positions[index]) == start
+            assert int(meta.context_len[index]) == start + 1
+            assert int(meta.write_slot[index]) == entry * ENTRY_TOKENS + start % ENTRY_TOKENS
+            assert int(meta.query_start[index]) == index
+            assert meta.block_table[index].tolist() == bench.tables.table[request.row].tolist()
+
+
+def test_padding_is_null_and_leaves_live_rows_as_they_are() -> None:
+    bench = Bench()
+    live = [decode_row(bench.request([1, 2, 3, 4, 5]), 4), decode_row(bench.request([7] * 9), 9)]
+    bench.tables.extend(live[1].request.row, 10)
+    exact = contents(bench.step(live, 2), 2)
+    padded = bench.step(live, 5)
+    assert contents(padded, 2) == exact
+    assert padded.context_len[2:].tolist() == [1, 1, 1]
+    assert padded.write_slot[2:].tolist() == [0, 0, 0], "padding writes the null entry"
+    assert not padded.block_table[2:].any(), "and reads it"
+    assert padded.input_ids[2:].tolist() == padded.positions[2:].tolist() == [0, 0, 0]
+    assert padded.query_start.tolist() == [0, 1, 2, 3, 4, 5]
+    recording = bench.step([], 3)
+    assert recording.context_len.tolist() == [1, 1, 1] and not recording.block_table.any()
+
+
+def test_views_of_a_row_count_never_move() -> None:
+    bench = Bench()
+    row = decode_row(bench.request([1, 2, 3]), 2)
+    first = bench.step([row], 4)
+    addresses = {name: tensor.data_ptr() for name, tensor in first.tensors().items()}
+    bench.step([row], 1)
+    again = bench.step([row], 4)
+    assert again is first
+    assert {name: tensor.data_ptr() for name, tensor in again.tensors().items()} == addresses
+
+
+def test_more_live_rows_than_the_step_has_are_refused() -> None:
+    bench = Bench()
+    rows = [decode_row(bench.request([1, 2]), 1) for _ in range(3)]
+    bench.uploads.open()
+    with pytest.raises(ValueError, match="3 live rows in a decode step of 2"):
+        bench.decode.prepare(rows, rows=2, uploads=bench.group)
+
+
+def test_device_tables_follow_the_host_and_send_only_what_changed(
+    rng: np.random.Generator,
+) -> None:
+    bench = Bench()
+    open_rows: dict[int, int] = {}
+    for _ in range(300):
+        action = int(rng.integers(0, 4))
+        if action == 0 and len(open_rows) < ROWS:
+            row = bench.tables.open()
+            open_rows[row] = 0
+        elif action == 1 and open_rows:
+            row = int(rng.choice(list(open_rows)))
+            bench.tables.close(row)
+            del open_rows[row]
+        for row in open_rows:
+            room = min(CONTEXT, open_rows[row] + int(rng.integers(0, 9)))
+            bench.tables.extend(row, room)
+            open_rows[row] = room
+        chosen = [row for row in open_rows if rng.random() < 0.7]
+        bench.uploads.open()
+        bench.device.prepare(chosen, bench.group)
+        bench.group.publish()
+        bench.device.publish()
+        bench.uploads.seal()
+        for row in chosen:
+            assert bench.device.tensor[row].tolist() == bench.tables.table[row].tolist()
+        assert not bench.device.tensor[ROWS].any(), "the null row stays null"
+    sent = bench.device.counters["table places"]
+    assert sent > 0
+    bench.uploads.open()
+    bench.device.prepare(chosen, bench.group)
+    bench.group.publish()
+    bench.device.publish()
+    bench.uploads.seal()
+    assert bench.device.counters["table places"] == sent, "nothing new, nothing sent"
+
+
+def test_a_table_update_that_was_not_published_is_sent_again() -> None:
+    bench = Bench()
+    request = bench.request([1] * 30)
+    bench.uploads.open()
+    bench.device.prepare([request.row], bench.group)
+    bench.uploads.seal()
+    assert not bench.device.tensor.any()
+    bench.step([decode_row(request, 29)], 1)
+    held = bench.tables.table[request.row].tolist()
+    assert bench.device.tensor[request.row].tolist() == held
+
+
+def test_rows_beyond_a_steps_room_are_copied_whole() -> None:
+    bench = Bench()
+    requests = [bench.request([1] * CONTEXT) for _ in range(ROWS)]
+    assert len(bench.device.places) < ROWS * CONTEXT // ENTRY_TOKENS
+    bench.step([decode_row(request, CONTEXT - 1) for request in requests], ROWS)
+    assert bench.device.counters["table rows whole"] == ROWS
+    for request in requests:
+        held = bench.tables.table[request.row].tolist()
+        assert bench.device.tensor[request.row].tolist() == held
+
+
+def test_prefill_rows_have_memory_of_their_own() -> None:
+    bench = Bench()
+    decoding, filling = bench.request([1, 2, 3]), bench.request([5] * 20)
+    live = [decode_row(decoding, 2)]
+    before = contents(bench.step(live, 1), 1)
+    parts = [
+        PlannedRow(filling, 0, RowShape(12, samples=False), filling.epoch),
+        PlannedRow(decoding, 0, RowShape(3, samples=True), decoding.epoch),
+    ]
+    bench.uploads.open()
+    bench.device.prepare([filling.row, decoding.row], bench.group)
+    batch = bench.prefill.prepare(parts, uploads=bench.prefill_group)
+    bench.group.publish()
+    bench.prefill_group.publish()
+    bench.device.publish()
+    bench.uploads.seal()
+    bench.prefill.gather(batch)
+    assert batch.input_ids.tolist() == [5] * 12 + [1, 2, 3]
+    assert batch.positions.tolist() == [*range(12), 0, 1, 2]
+    assert batch.query_start.tolist() == [0, 12, 15]
+    assert batch.context_len.tolist() == [12, 3]
+    assert batch.sample_index.tolist() == [14]
+    assert (batch.max_query, batch.max_context, batch.total_kv) == (12, 12, 15)
+    rows = [filling.row, decoding.row]
+    assert batch.block_table.tolist() == bench.tables.table[rows].tolist()
+    assert contents(bench.decode.views(1), 1) == before
+
+
+def test_ladder() -> None:
+    assert ladder(1) == [1]
+    assert ladder(20) == [1, 2, 3, 4, 5, 6, 7, 8, 16, 20]
+    assert ladder(160)[-5:] == [112, 120, 128, 144, 160]
+    with pytest.raises(ValueError, match="at least 1"):
+        ladder(0)
+
+
+class Recorder(HostDevice):
+    """Counts runs, and fails to record some row counts."""
+
+    def __init__(self, failures: dict[int, BaseException]) -> None:
+        super().__init__()
+        self.failures = failures
+        self.order: list[int] = []
+        self.now = 0
+
+    def record(self, work: Callable[[], None]) -> Graph:
+        self.order.append(self.now)
+        if self.now in self.failures:
+            raise self.failures[self.now]
+        return super().record(work)
+
+
+class Recording:
+    def __init__(self, failures: dict[int, BaseException] | None = None, rows_max: int = 16):
+        self.device = Recorder(failures or {})
+        self.graphs = DecodeGraphs(self.device, rows_max=rows_max, enabled=True, debug=True)
+        self.runs: list[int] = []
+        self.tensors = {"ids": torch.zeros(4)}
+        self.graphs.record(self.work, lambda rows: self.tensors)
+
+    def work(self, rows: int) -> Callable[[], None]:
+        self.device.now = rows
+        return lambda: self.runs.append(rows)
+
+    def run(self, live: int) -> int:
+        rows = self.graphs.route(live)
+        before = len(self.runs)
+        self.graphs.run(rows, live, self.work(rows), lambda: self.tensors)
+        assert self.runs[before:] == [rows]
+        return rows
+
+
+def test_rungs_are_recorded_largest_first_and_every_key_is_reached() -> None:
+    recording = Recording()
+    assert recording.device.order == list(reversed(ladder(16)))
+    assert len(recording.runs) == WARM_UPS * len(ladder(16))
+    assert {recording.run(live) for live in range(1, 17)} == set(ladder(16))
+    assert recording.graphs.counters == {"graph: replay": 16, "graph: pad rows": 28}
+
+
+def test_steps_above_the_ladder_take_the_same_python() -> None:
+    recording = Recording(rows_max=4)
+    assert recording.run(5) == 5
+    assert recording.graphs.counters["graph: eager, above ladder"] == 1
+    recording.graphs.release()
+    assert recording.run(2) == 2
+    assert recording.graphs.counters["graph: eager, not recorded"] == 1
+
+
+def test_a_rung_without_memory_stays_eager_and_the_rest_is_recorded() -> None:
+    recording = Recording({8: torch.OutOfMemoryError("no room")})
+    assert list(recording.graphs.refused) == [8]
+    assert recording.run(8) == 8 and recording.run(7) == 7 and recording.run(9) == 16
+    assert recording.graphs.counters["graph: eager, not recorded"] == 1
+
+
+def test_an_aborted_recording_ends_the_sweep() -> None:
+    recording = Recording({8: RuntimeError("capture was invalidated")})
+    assert recording.device.order == [16, 8]
+    assert recording.run(16) == 16 and recording.run(9) == 16
+    assert recording.run(3) == 3
+    assert recording.graphs.counters["graph: eager, not recorded"] == 1
+
+
+def test_a_moved_tensor_is_named_before_a_replay() -> None:
+    recording = Recording()
+    recording.tensors = {"ids": torch.zeros(400)}
+    with pytest.raises(MovedTensor, match="ids has moved"):
+        recording.run(4)
+
+
+def test_graphs_that_are_off_count_as_off() -> None:
+    graphs = DecodeGraphs(HostDevice(), rows_max=4, enabled=False, debug=False)
+    ran: list[int] = []
+    assert graphs.route(3) == 3
+    graphs.run(3, 3, lambda: ran.append(3), dict)
+    assert ran == [3] and graphs.eager == {"off": 1}
