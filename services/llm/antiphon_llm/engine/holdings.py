@@ -170,13 +170,13 @@ class Holdings:
         self._quarantine.setdefault(request.launched, []).append(left)
         self.quarantined += len(left.entries)
 
-    def settle(self, number: int) -> None:
-        """Frees or publishes what waited for the step of this number."""
+    def settle(self, number: int, *, publish: bool) -> None:
+        """Frees, or publishes where that was asked for, what waited for this step."""
         for left in self._quarantine.pop(number, ()):
             self.quarantined -= len(left.entries)
             freed = left.entries
             node = left.node
-            if node is not None and node.root.reachable:
+            if publish and node is not None and node.root.reachable:
                 assert self.tree is not None
                 freed = left.entries[len(left.keys) :]
                 node, _ = self.tree.publish(node, left.keys, left.entries[: len(left.keys)])

@@ -67,7 +67,7 @@ class Recovery:
             if stage != "commit":
                 self._give_up_rows(plan, kind, error, again=again)
             if stage in ("collect", "commit"):
-                self._scheduler.settle(plan)
+                self._scheduler.settle(plan, computed=stage == "commit")
         self._scheduler.check_integrity()
 
     def _again(self, kind: FailureKind, error: Exception) -> bool:

@@ -176,8 +176,12 @@ class Scheduler:
                 self._prefilling[request.interactive].remove(request)
                 bisect.insort(self._decoding[request.interactive], request, key=_age)
 
-    def settle(self, plan: StepPlan) -> None:
-        """The step has been collected and its outputs are committed."""
+    def settle(self, plan: StepPlan, *, computed: bool = True) -> None:
+        """The step has been collected and its outputs are committed.
+
+        ``computed`` is False for one that failed on the device: nothing of it is published,
+        and its rows must have been taken out before.
+        """
         for row in plan.rows:
             request = row.request
             if row.epoch == request.epoch:
@@ -186,7 +190,7 @@ class Scheduler:
             if row.current:
                 self.holdings.publish(row.request)
                 self.admission.published(row.request)
-        self.holdings.settle(plan.number)
+        self.holdings.settle(plan.number, publish=computed)
 
     def check_integrity(self) -> None:
         """Raises unless queues, rows and entries agree."""

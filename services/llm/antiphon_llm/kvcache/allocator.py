@@ -30,6 +30,10 @@ class EntryAllocator:
         """Entries that somebody holds."""
         return self.entries - len(self._stack)
 
+    def is_held(self, entry: int) -> bool:
+        """Whether somebody holds the entry."""
+        return bool(self._held[entry])
+
     def take(self, count: int) -> list[int]:
         """``count`` ids, or PoolExhausted and nothing is taken."""
         if count > len(self._stack):

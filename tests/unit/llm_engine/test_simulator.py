@@ -1,0 +1,424 @@
+"""Random schedules through the real scheduler over a runner that keeps what it wrote.
+
+A place of the fake pool holds a hash of everything up to it: tenant, adapter and tokens. So a
+row that reads an entry of somebody else, or one that was overwritten, draws another token than
+the request alone would, and is caught before that. Steps run in the order of their launch and
+as late as possible, when they are collected.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import pytest
+from antiphon_llm.engine.holdings import reads_cache
+from antiphon_llm.engine.limits import SchedulerLimits
+from antiphon_llm.engine.plan import PlannedRow, StepPlan
+from antiphon_llm.engine.request import PooledVector, Request, State, Timings
+from antiphon_llm.engine.scheduler import Scheduler
+from antiphon_llm.kvcache.allocator import EntryAllocator
+from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.kvcache.prefix_tree import PrefixTree
+from antiphon_llm.messages import Sampling
+from antiphon_llm.sampler.row import SamplerRow
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+UNIT = 4
+CONTEXT = 40
+MODULUS = 1_000_003
+SAMPLER = SamplerRow(Sampling(), choice=0, prompt_ids=[1], end_ids=[])
+TENANTS = ("", "a", "b")
+ADAPTERS = ("", "x")
+STEMS = tuple(tuple(random.Random(stem).choices(range(50), k=CONTEXT)) for stem in range(3))
+
+EXAMPLES, SCHEDULES = 100, 100
+
+
+def mix(before: int, token: int) -> int:
+    """Contents of a place behind ``before``."""
+    return (before * 31 + token + 1) % MODULUS
+
+
+def origin(tenant: str, adapter: str) -> int:
+    """What stands before the first place of a sequence."""
+    return 1000 + TENANTS.index(tenant) * 10 + ADAPTERS.index(adapter)
+
+
+def drawn(contents: int) -> int:
+    return contents % 47
+
+
+def stops(token: int) -> bool:
+    return token % 12 == 5
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request, and what happens to it from outside."""
+
+    at: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    interactive: bool = True
+    tenant: str = ""
+    adapter: str = ""
+    cached: bool = True
+    pooled: bool = False
+    scored: bool = False
+    cancel_after: int | None = None
+
+    def request(self, sequence: int) -> Request:
+        return Request(
+            f"r{sequence}", sequence, list(self.prompt), len(self.prompt), self.max_tokens,
+            Timings(0.0), interactive=self.interactive, tenant=self.tenant, adapter=self.adapter,
+            cache=self.cached, sampler=None if self.pooled else SAMPLER,
+            pooled=PooledVector(True, True) if self.pooled else None,
+            prompt_logprobs=1 if self.scored else -1,
+        )  # fmt: skip
+
+
+@cache
+def alone(prompt: tuple[int, ...], max_tokens: int, tenant: str, adapter: str) -> tuple[int, ...]:
+    """Prompt and output of a generation that has the engine for itself."""
+    contents = origin(tenant, adapter)
+    for token in prompt:
+        contents = mix(contents, token)
+    tokens = list(prompt)
+    limit = min(CONTEXT, len(prompt) + max_tokens)
+    while True:
+        tokens.append(drawn(contents))
+        if stops(tokens[-1]) or len(tokens) >= limit:
+            return tuple(tokens)
+        contents = mix(contents, tokens[-1])
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One engine and everything that happens to it."""
+
+    arrivals: tuple[Arrival, ...]
+    entries: int = 11
+    rows: int = 4
+    step_tokens: int = 16
+    chunk: int = 8
+    depth: int = 0
+    tree: bool = True
+    batch_rows_max: int = 0
+    tenant_rows_max: int = 0
+    weights: tuple[tuple[str, float], ...] = ()
+    flushes: tuple[tuple[int, str | None], ...] = ()
+    failures: frozenset[int] = frozenset()
+    """Steps that compute nothing and fail when they are collected."""
+
+
+def random_scenario(seed: int) -> Scenario:
+    chance = random.Random(seed)
+    rows = chance.randint(1, 4)
+    horizon = chance.choice((0, 8, 30))
+    stems = STEMS[: chance.randint(1, 3)]
+    tenants = TENANTS[: chance.randint(1, 3)]
+
+    def arrival() -> Arrival:
+        length = chance.randint(1, chance.choice((6, 16, 30)))
+        stem = chance.choice(stems)[: length - chance.choice((0, 1, 3, length))]
+        prompt = stem + tuple(chance.choices(range(50), k=length - len(stem)))
+        return Arrival(
+            at=chance.randint(0, horizon),
+            prompt=prompt,
+            max_tokens=chance.randint(1, 10),
+            interactive=chance.random() < 0.6,
+            tenant=chance.choice(tenants),
+            adapter=chance.choice(ADAPTERS) if chance.random() < 0.2 else "",
+            cached=chance.random() < 0.85,
+            pooled=chance.random() < 0.05,
+            scored=chance.random() < 0.05,
+            cancel_after=chance.randint(0, 14) if chance.random() < 0.2 else None,
+        )
+
+    weights = (("a", 3.0), ("b", 0.5)) if chance.random() < 0.3 else ()
+    return Scenario(
+        arrivals=tuple(arrival() for _ in range(chance.randint(1, 12))),
+        entries=chance.choice((11, 11, 13, 17, 30)),
+        rows=rows,
+        step_tokens=chance.choice((rows + UNIT, 12, 16, 32)),
+        chunk=chance.choice((3, 4, 8, 16)),
+        depth=chance.randint(0, 1),
+        tree=chance.random() < 0.9,
+        batch_rows_max=chance.choice((0, 0, 1)),
+        tenant_rows_max=chance.choice((0, 0, 1)),
+        weights=weights,
+        flushes=tuple((chance.randint(3, 20), chance.choice((None, *TENANTS)))
+                      for _ in range(chance.choice((0, 0, 0, 1)))),
+        failures=frozenset(chance.sample(range(1, 25), chance.choice((0, 0, 0, 4)))),
+    )  # fmt: skip
+
+
+@dataclass
+class Flight:
+    """A launched step, with the tables as they were then."""
+
+    plan: StepPlan
+    tables: list[list[int]]
+    inputs: list[list[int]]
+    """Tokens of each row; -1 is the last token that the row drew."""
+
+    def writes(self) -> set[int]:
+        return {
+            held[position // UNIT]
+            for row, held in zip(self.plan.rows, self.tables, strict=True)
+            for position in range(row.start, row.end)
+        }
+
+
+class FakeRunner:
+    """Memory that remembers, and each table row's last draw."""
+
+    def __init__(self, entries: int) -> None:
+        self.memory = [-1] * ((entries + 1) * UNIT)
+        self.last: dict[int, int] = {}
+
+    def launch(self, plan: StepPlan, tables: BlockTables) -> Flight:
+        held, inputs = [], []
+        for row in plan.rows:
+            request = row.request
+            held.append(tables.span(request.row, 0, tables.held(request.row)))
+            known = request.tokens[row.start : row.end]
+            inputs.append(known + [-1] * (row.end - row.start - len(known)))
+        self.rows = [row.request.row for row in plan.rows]
+        return Flight(plan, held, inputs)
+
+    def run(self, flight: Flight, table_rows: list[int]) -> list[tuple[PlannedRow, int]]:
+        draws = []
+        for row, held, inputs, place in zip(
+            flight.plan.rows, flight.tables, flight.inputs, table_rows, strict=True
+        ):
+            request = row.request
+            before = (
+                self.memory[slot(held, row.start - 1)]
+                if row.start
+                else origin(request.tenant, request.adapter)
+            )
+            for position, token in zip(range(row.start, row.end), inputs, strict=True):
+                before = mix(before, self.last[place] if token < 0 else token)
+                self.memory[slot(held, position)] = before
+            if row.shape.samples:
+                self.last[place] = drawn(before)
+                draws.append((row, self.last[place]))
+        return draws
+
+
+def slot(held: list[int], position: int) -> int:
+    return held[position // UNIT] * UNIT + position % UNIT
+
+
+class Broken(AssertionError):
+    """A schedule broke a rule."""
+
+
+@dataclass
+class Simulation:
+    """Drives one scenario to its end and checks every rule after every step."""
+
+    scenario: Scenario
+    clock: int = 0
+    live: dict[int, Request] = field(default_factory=dict)
+    served: dict[int, Request] = field(default_factory=dict)
+    flights: deque[tuple[Flight, list[int]]] = field(default_factory=deque)
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        scenario = self.scenario
+        limits = SchedulerLimits(
+            scenario.rows, scenario.step_tokens, scenario.chunk, UNIT, 1000,
+            batch_rows_max=min(scenario.batch_rows_max, scenario.rows),
+            tenant_rows_max=min(scenario.tenant_rows_max, scenario.rows),
+            tenant_weights=dict(scenario.weights),
+        )  # fmt: skip
+        allocator = EntryAllocator(scenario.entries)
+        self.tables = BlockTables(
+            allocator, rows=scenario.rows, entry_tokens=UNIT, context_limit=CONTEXT
+        )
+        self.tree = PrefixTree(allocator, fingerprint=b"m") if scenario.tree else None
+        self.scheduler = Scheduler(limits, self.tables, self.tree)
+        self.runner = FakeRunner(scenario.entries)
+        work = sum(len(a.prompt) + a.max_tokens for a in scenario.arrivals)
+        self.bound = 40 + 6 * work
+
+    def run(self) -> Simulation:
+        last = max(arrival.at + (arrival.cancel_after or 0) for arrival in self.scenario.arrivals)
+        while self.clock <= last or self.live or self.flights:
+            require(self.clock < self.bound, "requests are live and nothing comes of it")
+            self.happen()
+            self.step()
+            self.clock += 1
+        tokens = {
+            index: tuple(request.tokens) for index, request in self.served.items()
+            if request.pooled is None
+        }  # fmt: skip
+        for index, sequence in tokens.items():
+            arrival = self.scenario.arrivals[index]
+            expected = alone(arrival.prompt, arrival.max_tokens, arrival.tenant, arrival.adapter)
+            require(sequence == expected, f"r{index} drew other tokens than alone")
+        self.scheduler.flush()
+        self.scheduler.check_integrity()
+        require(self.tables.allocator.used == 0, "entries are held by nobody")
+        return self
+
+    def happen(self) -> None:
+        """Arrivals, cancels and flushes of this tick."""
+        for index, arrival in enumerate(self.scenario.arrivals):
+            if arrival.at == self.clock:
+                request = self.live[index] = arrival.request(index)
+                self.scheduler.enqueue(request)
+            if arrival.cancel_after is not None:
+                due = arrival.at + arrival.cancel_after == self.clock
+                if due and index in self.live:
+                    self.end(index, publish=False)
+        for at, tenant in self.scenario.flushes:
+            if at == self.clock:
+                self.scheduler.flush(tenant)
+
+    def end(self, index: int, *, publish: bool) -> None:
+        request = self.live.pop(index)
+        self.scheduler.remove(request, publish=publish)
+        request.move(State.FINISHED)
+        self.scheduler.remove(request, publish=publish)
+        if publish:
+            self.served[index] = request
+
+    def step(self) -> None:
+        plan = self.scheduler.plan()
+        self.check_plan(plan)
+        if plan.rows:
+            self.steps += 1
+            flight = self.runner.launch(plan, self.tables)
+            self.flights.append((flight, self.runner.rows))
+            self.scheduler.advance(plan)
+        elif not self.flights:
+            require(not self.live, "requests are live, none can run and nothing is in flight")
+        while len(self.flights) > self.scenario.depth or (
+            self.flights and (not plan.rows or plan.completed)
+        ):
+            self.collect(*self.flights.popleft())
+        self.check_state()
+
+    def collect(self, flight: Flight, table_rows: list[int]) -> None:
+        plan = flight.plan
+        if plan.number in self.scenario.failures:
+            for row in reversed(plan.rows):
+                if row.current:
+                    self.scheduler.requeue(row.request)
+            self.scheduler.settle(plan, computed=False)
+            return
+        self.check_contents(flight, plan.rows, before=True)
+        draws = self.runner.run(flight, table_rows)
+        self.check_contents(flight, plan.rows, before=False)
+        for row, token in draws:
+            if row.current:
+                row.request.commit(token)
+                request = row.request
+                limit = min(CONTEXT, request.prompt_length + request.max_tokens)
+                if stops(token) or len(request.tokens) >= limit:
+                    self.end(request.sequence, publish=True)
+        for row in plan.completed:
+            if row.current and row.request.pooled is not None:
+                self.end(row.request.sequence, publish=True)
+        self.scheduler.settle(plan)
+
+    def check_contents(self, flight: Flight, rows: list[PlannedRow], *, before: bool) -> None:
+        """Every place that a row reads, or has just written, belongs to its own sequence."""
+        for row, held in zip(rows, flight.tables, strict=True):
+            request = row.request
+            if not row.current:
+                continue
+            expected = origin(request.tenant, request.adapter)
+            known = request.tokens[: row.start if before else row.end]
+            for position, token in enumerate(known):
+                expected = mix(expected, token)
+                if self.runner.memory[slot(held, position)] != expected:
+                    raise Broken(f"{request.request_id} reads a foreign token at {position}")
+
+    def check_plan(self, plan: StepPlan) -> None:
+        scheduler, scenario = self.scheduler, self.scenario
+        require(plan.tokens == sum(row.shape.tokens for row in plan.rows), "token count")
+        require(plan.tokens <= scenario.step_tokens, "the step's budget is exceeded")
+        interactive = any(request.interactive for request in self.live.values())
+        planned = {row.request for row in plan.rows}
+        require(len(planned) == len(plan.rows), "two rows of one request")
+        if interactive:
+            rows_and_new = [*planned, *plan.admitted]
+            require(all(r.interactive for r in rows_and_new), "batch runs beside interactive")
+        else:
+            require(not any(r.interactive for r in plan.preempted), "preempted for batch")
+        require(not planned & set(plan.preempted), "a row of the step is preempted")
+        prefills = [row.request.state is State.PREFILLING for row in plan.rows]
+        require(prefills == sorted(prefills), "a decode row follows a prefill")
+        running = scheduler.running
+        mine = [r for r in running if r.interactive is interactive]
+        batch = [r for r in running if not r.interactive]
+        require(len(batch) <= (scenario.batch_rows_max or scenario.rows), "too many batch rows")
+        for tenant in TENANTS if scenario.tenant_rows_max else ():
+            rows = sum(r.tenant == tenant for r in mine)
+            require(rows <= scenario.tenant_rows_max, "a tenant holds too many rows")
+        if mine:
+            oldest = mine[0]
+            ending = oldest.written + 1 >= oldest.length_limit or not oldest.pending
+            excused = ending or scheduler.holdings.quarantined
+            require(oldest in planned or excused, "the oldest request does not progress")
+        for request in plan.admitted:
+            cached = request.cached_tokens
+            require(cached < len(request.tokens), "nothing is left to compute")
+            require(not cached or reads_cache(request), "read without leave")
+        for row in plan.rows:
+            held = self.tables.held(row.request.row)
+            require(held * UNIT >= row.end, "a planned token has no entry")
+
+    def check_state(self) -> None:
+        self.scheduler.check_integrity()
+        free = self.scheduler.tables.allocator
+        shared = set(self.tree.entries()) if self.tree is not None else set()
+        for flight, _ in self.flights:
+            writes = flight.writes()
+            require(not writes & shared, "an entry is shared while a step may write it")
+            require(all(free.is_held(entry) for entry in writes), "a step writes a free entry")
+
+
+def require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Broken(otherwise)
+
+
+def fails(scenario: Scenario) -> str:
+    """How the scenario fails; empty if it does not."""
+    try:
+        Simulation(scenario).run()
+    except (AssertionError, RuntimeError, ValueError, KeyError, IndexError) as failure:
+        return f"{type(failure).__name__}: {failure}"
+    return ""
+
+
+def smallest(scenario: Scenario) -> Scenario:
+    """The scenario without every arrival that its failure does not need."""
+    place = 0
+    while place < len(scenario.arrivals) > 1:
+        arrivals = scenario.arrivals[:place] + scenario.arrivals[place + 1 :]
+        fewer = replace(scenario, arrivals=arrivals)
+        if fails(fewer):
+            scenario = fewer
+        else:
+            place += 1
+    return scenario
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.integers(0, 2**32))
+def test_ten_thousand_random_schedules(start: int) -> None:
+    for seed in range(start, start + SCHEDULES):
+        scenario = random_scenario(seed)
+        if failure := fails(scenario):
+            small = smallest(scenario)
+            pytest.fail(f"seed {seed}: {failure}\n{fails(small)} with {small}", pytrace=False)
