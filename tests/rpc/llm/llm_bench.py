@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from antiphon_llm.messages import Boot, FromEngine, Shutdown, ToEngine
 from antiphon_llm.servicer import OPEN_METHODS, SERVICE_NAME, LlmServicer
 from scripted_engine import Script, ScriptedEngine
 
+MakeWorker = Callable[[LlmSettings, ModelSource], WorkerFactory]
+
 
 class LlmBench:
     """Everything that a test talks to.
@@ -30,14 +33,21 @@ class LlmBench:
     Args:
         cache: directory for model digests.
         script: behaviour of an engine in a thread; None starts one as a process.
+        make_worker: of the real engine, in place of a scripted one.
         settings: of the service.
     """
 
-    def __init__(self, cache: Path, script: Script | None, **settings: Any) -> None:
+    def __init__(
+        self,
+        cache: Path,
+        script: Script | None,
+        make_worker: MakeWorker | None = None,
+        **settings: Any,
+    ) -> None:
         self.script = script
         self.settings = LlmSettings(cache_dir=cache, bind="127.0.0.1:0", **settings)
         self.lifecycle = Lifecycle()
-        self.front = LlmFront(self.settings, self.lifecycle, self._worker)
+        self.front = LlmFront(self.settings, self.lifecycle, make_worker or self._worker)
         self.worker: Any = None
 
         async def stop_request(request_id: str) -> None:
