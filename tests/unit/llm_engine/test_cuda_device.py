@@ -1,0 +1,239 @@
+"""The device runner on a CUDA device: recordings, uploads and overlap against plain steps."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+import torch
+from antiphon_llm.engine.cuda.device import CudaDevice
+from antiphon_llm.engine.cuda.runner import DeviceRunner, RunnerOptions
+from antiphon_llm.engine.plan import StepPlan
+from antiphon_llm.engine.request import Request, State, Timings
+from antiphon_llm.engine.runner import LayerCache
+from antiphon_llm.engine.uploads import StepUploads
+from antiphon_llm.kvcache.allocator import EntryAllocator
+from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.kvcache.pool import KvPool
+from antiphon_llm.messages import Sampling
+from antiphon_llm.models.decoder import Decoder
+from antiphon_llm.models.registry import build_model
+from antiphon_llm.sampler.row import SamplerRow
+
+from bench.random_qwen3 import Qwen3Shape, RandomCheckpoint
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+ROWS, ENTRY_TOKENS, CONTEXT, STEP_TOKENS = 40, 16, 512, 512
+TINY = Qwen3Shape("tiny", 256, 512, 3, 4, 2, tied=True, head_dim=64, vocabulary=2048)
+ADJUSTED = {"presence_penalty": 0.6, "logit_bias": {5: 3.0}, "min_tokens": 3}
+
+
+@pytest.fixture(scope="module")
+def model() -> Decoder:
+    device = torch.device("cuda")
+    checkpoint = RandomCheckpoint(TINY, device, torch.bfloat16)
+    built = build_model(checkpoint, device=device, dtype=torch.bfloat16, fixed_tokens=ROWS)
+    # Wide logits, so that two ways to sum a product seldom choose another token.
+    built._embedding.weight.mul_(20.0)
+    return built
+
+
+class Steps:
+    """Drives a runner without a scheduler: prompts first, then chosen rows one token on."""
+
+    def __init__(self, model: Decoder, **changes: object) -> None:
+        options = {"max_rows": ROWS, "step_tokens": STEP_TOKENS, "debug": True, **changes}
+        self.tables = BlockTables(
+            EntryAllocator(ROWS * 12), rows=ROWS, entry_tokens=ENTRY_TOKENS, context_limit=CONTEXT
+        )
+        pool = KvPool(model.kv_fields(ENTRY_TOKENS), entries=ROWS * 12, device="cuda")
+        self.views = [
+            LayerCache(
+                pool.views[f"{index}.keys"].flatten(0, 1),
+                pool.views[f"{index}.values"].flatten(0, 1),
+            )
+            for index in range(len(model.spec.layers))
+        ]
+        self.runner = DeviceRunner(
+            CudaDevice(), model, self.views, self.tables, RunnerOptions(**options)
+        )
+        self.runner.record_graphs()
+        self.requests: list[Request] = []
+
+    def prefill(self, prompts: Sequence[list[int]], **sampling: object) -> None:
+        for prompt in prompts:
+            settings = Sampling(**{"temperature": 0.0, "seed": len(self.requests), **sampling})
+            row = SamplerRow(settings, choice=0, prompt_ids=prompt, end_ids=[1])
+            request = Request("r", 1, list(prompt), len(prompt), 99, Timings(0.0), sampler=row)
+            request.row = self.tables.open()
+            request.move(State.PREFILLING)
+            self.requests.append(request)
+            self._take(self.runner.launch(self.plan([(request, len(prompt))])))
+            request.move(State.DECODING)
+
+    def plan(self, parts: Sequence[tuple[Request, int]]) -> StepPlan:
+        plan = StepPlan()
+        for request, count in parts:
+            self.tables.extend(request.row, request.written + count)
+            plan.add(request, count)
+        return plan
+
+    def decode(self, rows: Sequence[int]) -> list[int]:
+        """One more token of each of these requests."""
+        plan = self.plan([(self.requests[row], 1) for row in rows])
+        return self._take(self.runner.launch(plan))
+
+    def _take(self, flight: object) -> list[int]:
+        result = self.runner.collect(flight)
+        for row in flight.plan.rows:
+            row.request.written = row.end
+        for row, drawn in result.draws:
+            assert not drawn.error
+            row.request.tokens.append(drawn.token)
+        return [drawn.token for _, drawn in result.draws]
+
+    def logits(self, rows: int) -> torch.Tensor:
+        return self.runner._logits[:rows].clone()
+
+
+@pytest.fixture
+def prompts(rng: np.random.Generator) -> list[list[int]]:
+    return [
+        rng.integers(2, TINY.vocabulary, int(rng.integers(1, 120))).tolist() for _ in range(ROWS)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def no_work_left() -> Iterator[None]:
+    yield
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def test_a_replay_equals_the_eager_step_on_every_rung(
+    model: Decoder, prompts: list[list[int]], rng: np.random.Generator
+) -> None:
+    recorded, eager = Steps(model), Steps(model, graphs=False)
+    for steps in (recorded, eager):
+        steps.prefill(prompts)
+    for count in [*range(1, ROWS + 1), 3, 40, 1]:
+        rows = rng.permutation(ROWS)[:count].tolist()
+        for index in rows:
+            recorded.requests[index].tokens[:] = eager.requests[index].tokens
+        recorded.decode(rows)
+        eager.decode(rows)
+        error = (recorded.logits(count) - eager.logits(count)).norm()
+        assert error <= 2e-2 * eager.logits(count).norm(), count
+    assert recorded.runner.graphs.replays == ROWS + 3
+    assert not recorded.runner.graphs.eager and not recorded.runner.graphs.refused
+    assert eager.runner.graphs.eager == {"off": ROWS + 3}
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0.8, "top_k": 50, "top_p": 0.95}, {"temperature": 0.7, **ADJUSTED}]
+)
+def test_packed_uploads_equal_direct_ones(
+    model: Decoder, prompts: list[list[int]], sampling: dict[str, object]
+) -> None:
+    drawn = []
+    for mode in ("packed", "direct"):
+        steps = Steps(model, upload_mode=mode)
+        steps.prefill(prompts[:7], **sampling)
+        drawn.append([steps.decode(range(7)) for _ in range(30)])
+        drawn[-1].append([view.keys.float().sum().item() for view in steps.views])
+    assert drawn[0] == drawn[1]
+
+
+def test_overlap_draws_the_same_tokens(model: Decoder, prompts: list[list[int]]) -> None:
+    plain = Steps(model, overlap_depth=0)
+    plain.prefill(prompts[:5], temperature=0.9, top_k=40)
+    expected = [plain.decode(range(5)) for _ in range(40)]
+    steps = Steps(model, overlap_depth=1)
+    steps.prefill(prompts[:5], temperature=0.9, top_k=40)
+    ahead, drawn = None, []
+    for _ in range(40):
+        flight = steps.runner.launch(steps.plan([(request, 1) for request in steps.requests]))
+        for request in steps.requests:
+            request.written += 1
+            request.ahead = 1
+        if ahead is not None:
+            drawn.append(_committed(steps, ahead))
+        ahead = flight
+    drawn.append(_committed(steps, ahead))
+    assert drawn == expected
+
+
+def _committed(steps: Steps, flight: object) -> list[int]:
+    draws = steps.runner.collect(flight).draws
+    for row, one in draws:
+        row.request.tokens.append(one.token)
+    return [one.token for _, one in draws]
+
+
+def test_decode_steps_never_stop_the_host(model: Decoder, prompts: list[list[int]]) -> None:
+    steps = Steps(model)
+    steps.prefill(prompts[:9], temperature=0.8, top_k=50, top_p=0.95)
+    steps.decode(range(9))
+    for _ in range(50):
+        plan = steps.plan([(request, 1) for request in steps.requests])
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            flight = steps.runner.launch(plan)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        steps._take(flight)
+
+
+def test_a_slot_waits_for_the_copies_that_read_it() -> None:
+    """The device is kept busy, so that a slot reused too early would send the next contents."""
+    device = CudaDevice()
+    fixed = {
+        "ids": torch.zeros(1000, dtype=torch.int32, device="cuda"),
+        "slots": torch.zeros(77, dtype=torch.int64, device="cuda"),
+        "settings": torch.zeros(333, dtype=torch.uint8, device="cuda"),
+    }
+    uploads = StepUploads(device, slots=2, mode="packed")
+    group = uploads.group("decode", fixed)
+    seen = []
+    for step in range(1, 9):
+        torch.cuda._sleep(20_000_000)
+        uploads.open()
+        for name, count in (("ids", 900 + step), ("slots", 70), ("settings", 300 + step)):
+            group.take(name, count)[:] = step
+        group.publish()
+        uploads.seal()
+        seen.append([tensor.clone() for tensor in fixed.values()])
+    torch.cuda.synchronize()
+    for step, (ids, slots, settings) in enumerate(seen, start=1):
+        assert (ids[: 900 + step] == step).all() and not ids[900 + step :].any()
+        assert (slots[:70] == step).all() and not slots[70:].any()
+        assert (settings[: 300 + step] == step).all() and not settings[300 + step :].any()
+
+
+def test_a_padded_rung_costs_little_more_than_an_exact_one(
+    model: Decoder, prompts: list[list[int]]
+) -> None:
+    steps = Steps(model)
+    steps.prefill(prompts)
+
+    def median(rows: int) -> float:
+        times = []
+        for _ in range(30):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            plan = steps.plan([(request, 1) for request in steps.requests[:rows]])
+            torch.cuda.synchronize()
+            start.record()
+            flight = steps.runner.launch(plan)
+            end.record()
+            steps._take(flight)
+            times.append(start.elapsed_time(end))
+        return statistics.median(times)
+
+    median(16)
+    assert median(13) <= 1.25 * median(16)
