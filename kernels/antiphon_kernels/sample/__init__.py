@@ -97,17 +97,17 @@ class Workspace:
     rows: int
     vocabulary: int
     chunk_best: torch.Tensor
-    """fp32 (rows, 2, chunks): largest score, and largest score with noise, of each chunk."""
+    """fp32 (rows, 2, chunks): largest logit, and largest score with noise, of each chunk."""
     chunk_token: torch.Tensor
     """int32 (rows, 2, chunks): whether a chunk holds NaN, and the noisy best's id."""
     group_best: torch.Tensor
-    """fp32 (rows, groups)."""
+    """fp32 (rows, groups): largest logits."""
     candidates: torch.Tensor
-    """fp32 (rows, CANDIDATES)."""
+    """fp32 (rows, CANDIDATES): logits that reach the bound."""
     candidate_ids: torch.Tensor
     """int32 (rows, CANDIDATES)."""
     limits: torch.Tensor
-    """fp32 (rows, 3): the largest score, a lower bound of the cut, the cut."""
+    """fp32 (rows, 3): the largest score, the least logit of a candidate, the cut of the scores."""
     counters: torch.Tensor
     """int32 (rows, 4): phase, candidates found, chunks arrived, unused."""
     sums: torch.Tensor

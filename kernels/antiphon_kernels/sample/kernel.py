@@ -52,10 +52,17 @@ def _is_filtered(noise, top_k, top_p, log_min_p, vocabulary):
 
 
 @triton.jit
-def _scores(logits, stride, row, columns, vocabulary, temperature):
+def _row(logits, stride, row, columns, vocabulary):
     start = logits + row.to(tl.int64) * stride
-    raw = tl.load(start + columns, mask=columns < vocabulary, other=float("-inf"))
-    return tl.math.div_rn(raw.to(tl.float32), temperature)
+    return tl.load(start + columns, mask=columns < vocabulary, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def _over_temperature(values, temperature):
+    """IEEE quotients; those by 1 are the values themselves."""
+    if temperature != 1.0:
+        values = tl.math.div_rn(values, temperature)
+    return values
 
 
 @triton.jit
@@ -75,21 +82,22 @@ def _scan(
     chunk = tl.program_id(0)
     row = tl.program_id(1)
     columns = chunk * BLOCK + tl.arange(0, BLOCK)
-    scores = _scores(logits, stride, row, columns, vocabulary, tl.load(temperatures + row))
-    nan = scores != scores
-    scores = tl.where(nan, float("-inf"), scores)
+    values = _row(logits, stride, row, columns, vocabulary)
+    nan = values != values
+    values = tl.where(nan, float("-inf"), values)
     at = row * 2 * chunk_stride + chunk
-    tl.store(chunk_best + at, tl.max(scores, 0))
+    tl.store(chunk_best + at, tl.max(values, 0))
     tl.store(chunk_token + at, tl.max(nan.to(tl.int32), 0))
     noise = tl.load(noises + row)
     filtered = _is_filtered(
         noise, tl.load(top_ks + row), tl.load(top_ps + row), tl.load(log_min_ps + row), vocabulary
     )
     if filtered:
-        maxima = tl.max(tl.reshape(scores, [BLOCK // GROUP_SIZE, GROUP_SIZE]), 1)
+        maxima = tl.max(tl.reshape(values, [BLOCK // GROUP_SIZE, GROUP_SIZE]), 1)
         places = chunk * (BLOCK // GROUP_SIZE) + tl.arange(0, BLOCK // GROUP_SIZE)
         tl.store(group_best + row * groups + places, maxima, mask=places < groups)
     else:
+        scores = _over_temperature(values, tl.load(temperatures + row))
         if noise != 0.0:
             drawn = noise_of_block(
                 chunk * BLOCK, tl.load(keys + row), tl.load(positions + row),
@@ -103,7 +111,7 @@ def _scan(
 
 @triton.jit
 def _lower_bound(group_best, groups, wanted, GROUPS: tl.constexpr):
-    """A value that at least ``wanted`` scores reach: bisected to 16 bits of the order key."""
+    """A value that at least ``wanted`` logits reach: bisected to 16 bits of the order key."""
     places = tl.arange(0, GROUPS)
     maxima = tl.load(group_best + places, mask=places < groups, other=float("-inf"))
     prefixes = order_key(maxima) >> 16
@@ -117,8 +125,14 @@ def _lower_bound(group_best, groups, wanted, GROUPS: tl.constexpr):
 
 
 @triton.jit
+def _below(bound):
+    """A little less: the quotient of a logit below it is below the bound's, not equal to it."""
+    return bound - tl.abs(bound) * 4e-7
+
+
+@triton.jit
 def _bound(
-    vocabulary, noises, top_ks, top_ps, log_min_ps,
+    vocabulary, temperatures, noises, top_ks, top_ps, log_min_ps,
     chunk_best, chunk_token, chunk_stride, chunks, group_best, groups,
     limits, counters, sums, out, faults,
     CHUNKS: tl.constexpr, GROUPS: tl.constexpr,
@@ -127,7 +141,10 @@ def _bound(
     places = tl.arange(0, CHUNKS)
     used = places < chunks
     at = row * 2 * chunk_stride + places
+    temperature = tl.load(temperatures + row)
     highest = tl.max(tl.load(chunk_best + at, mask=used, other=float("-inf")), 0)
+    # Rounding keeps the order, so that this is the largest quotient.
+    highest = tl.math.div_rn(highest, temperature)
     nan = tl.max(tl.load(chunk_token + at, mask=used, other=0), 0)
     fault = tl.where(highest == float("-inf"), 2, tl.where(highest == float("inf"), 3, 0))
     fault = tl.where(nan != 0, 1, fault)
@@ -147,12 +164,12 @@ def _bound(
     elif filtered:
         phase = tl.full((), _CANDIDATES, tl.int32)
         counted = _by_count(top_k, vocabulary)
-        bound = highest + log_min_p
+        bound = _below((highest + log_min_p) * temperature)
         if counted | (top_p < 1.0):
             wanted = tl.where(counted, top_k, _BOUND_COUNT)
             reached = _lower_bound(group_best + row * groups, groups, wanted, GROUPS)
             # top_p counts mass below min_p's cut, so that cut bounds nothing beside top_p.
-            bound = tl.where(top_p < 1.0, reached, tl.maximum(reached, bound))
+            bound = tl.where(top_p < 1.0, _below(reached), tl.maximum(_below(reached), bound))
             phase = tl.where(wanted > _BOUND_COUNT, _SEARCH, _CANDIDATES)
         tl.store(limits + row * 3 + 1, bound)
     else:
@@ -173,31 +190,33 @@ def _collect(
     row = tl.program_id(1)
     if tl.load(counters + row * 4) == _CANDIDATES:
         columns = chunk * BLOCK + tl.arange(0, BLOCK)
-        scores = _scores(logits, stride, row, columns, vocabulary, tl.load(temperatures + row))
-        reaches = (scores >= tl.load(limits + row * 3 + 1)) & (columns < vocabulary)
+        values = _row(logits, stride, row, columns, vocabulary)
+        reaches = (values >= tl.load(limits + row * 3 + 1)) & (columns < vocabulary)
         flags = reaches.to(tl.int32)
         found = tl.sum(flags, 0)
         if found > 0:
             start = tl.atomic_add(counters + row * 4 + 1, found)
             places = start + tl.cumsum(flags, 0) - 1
             kept = reaches & (places < KEPT)
-            tl.store(candidates + row * KEPT + places, scores, mask=kept)
+            tl.store(candidates + row * KEPT + places, values, mask=kept)
             tl.store(candidate_ids + row * KEPT + places, columns, mask=kept)
         if (tl.load(top_ps + row) < 1.0) & (_by_count(tl.load(top_ks + row), vocabulary) == 0):
+            scores = _over_temperature(values, tl.load(temperatures + row))
             masses = mass_of(scores - tl.load(limits + row * 3))
             tl.atomic_add(sums + row * 2, tl.sum(masses, 0))
 
 
 @triton.jit
-def _above(candidates, values, found, highest, KEPT: tl.constexpr, STEP: tl.constexpr):
-    """How many candidates exceed each of ``values`` (KEPT), int32, and their mass, int64."""
+def _above(candidates, scores, found, temperature, highest, KEPT: tl.constexpr, STEP: tl.constexpr):
+    """How many candidates exceed each of ``scores`` (KEPT), int32, and their mass, int64."""
     count = tl.zeros([KEPT], tl.int32)
     mass = tl.zeros([KEPT], tl.int64)
     for start in range(0, found, STEP):
         places = start + tl.arange(0, STEP)
         others = tl.load(candidates + places, mask=places < found, other=float("-inf"))
+        others = tl.math.div_rn(others, temperature)
         masses = mass_of(others - highest)
-        larger = others[None, :] > values[:, None]
+        larger = others[None, :] > scores[:, None]
         count += tl.sum(larger.to(tl.int32), 1)
         mass += tl.sum(tl.where(larger, masses[None, :], 0), 1)
     return count, mass
@@ -205,25 +224,26 @@ def _above(candidates, values, found, highest, KEPT: tl.constexpr, STEP: tl.cons
 
 @triton.jit
 def _draw_candidates(
-    candidates, candidate_ids, found, highest, row_mass, vocabulary,
+    candidates, candidate_ids, found, highest, row_mass, vocabulary, temperature,
     noise, top_k, top_p, log_min_p, key, position, choice, out,
     KEPT: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """Draws among the candidates; returns _SEARCH when they do not hold the nucleus."""
     places = tl.arange(0, KEPT)
     valid = places < found
-    values = tl.load(candidates + places, mask=valid, other=float("-inf"))
+    scores = tl.load(candidates + places, mask=valid, other=float("-inf"))
+    scores = tl.math.div_rn(scores, temperature)
     ids = tl.load(candidate_ids + places, mask=valid, other=0)
-    more, mass_above = _above(candidates, values, found, highest, KEPT, STEP)
+    more, mass_above = _above(candidates, scores, found, temperature, highest, KEPT, STEP)
     counted = _by_count(top_k, vocabulary)
     survives = valid & (more < tl.where(counted, top_k, vocabulary))
-    mass = tl.sum(tl.where(survives, mass_of(values - highest), 0), 0)
+    mass = tl.sum(tl.where(survives, mass_of(scores - highest), 0), 0)
     share = top_p * tl.where(counted, mass, row_mass).to(tl.float64)
     share = tl.where(top_p < 1.0, share, float("inf"))
-    nucleus = (mass_above.to(tl.float64) < share) | (values == highest)
-    kept = survives & nucleus & (values >= highest + log_min_p)
+    nucleus = (mass_above.to(tl.float64) < share) | (scores == highest)
+    kept = survives & nucleus & (scores >= highest + log_min_p)
     drawn = noise_of_ids(ids, key, position, choice)
-    _, token = _best(tl.where(kept, values + noise * drawn, float("-inf")), ids)
+    _, token = _best(tl.where(kept, scores + noise * drawn, float("-inf")), ids)
     complete = (top_p >= 1.0) | (mass.to(tl.float64) >= share)
     if complete:
         tl.store(out, token)
@@ -245,25 +265,26 @@ def _decide(
         top_k = tl.load(top_ks + row)
         top_p = tl.load(top_ps + row)
         log_min_p = tl.load(log_min_ps + row)
+        temperature = tl.load(temperatures + row)
         if (phase == _CANDIDATES) & (found <= FEW):
             phase = _draw_candidates(
                 candidates + row * KEPT, candidate_ids + row * KEPT, found, highest,
-                tl.load(sums + row * 2), vocabulary, tl.load(noises + row), top_k, top_p,
-                log_min_p, tl.load(keys + row), tl.load(positions + row),
+                tl.load(sums + row * 2), vocabulary, temperature, tl.load(noises + row),
+                top_k, top_p, log_min_p, tl.load(keys + row), tl.load(positions + row),
                 tl.load(choices + row), out + row, FEW, STEP,
             )  # fmt: skip
         elif (phase == _CANDIDATES) & (found <= KEPT):
             phase = _draw_candidates(
                 candidates + row * KEPT, candidate_ids + row * KEPT, found, highest,
-                tl.load(sums + row * 2), vocabulary, tl.load(noises + row), top_k, top_p,
-                log_min_p, tl.load(keys + row), tl.load(positions + row),
+                tl.load(sums + row * 2), vocabulary, temperature, tl.load(noises + row),
+                top_k, top_p, log_min_p, tl.load(keys + row), tl.load(positions + row),
                 tl.load(choices + row), out + row, KEPT, STEP,
             )  # fmt: skip
         else:
             phase = tl.full((), _SEARCH, tl.int32)
         if phase == _SEARCH:
             cut = cut_of_row(
-                logits + row.to(tl.int64) * stride, vocabulary, tl.load(temperatures + row),
+                logits + row.to(tl.int64) * stride, vocabulary, temperature,
                 highest, top_k, top_p, log_min_p, BLOCK,
             )  # fmt: skip
             tl.store(limits + row * 3 + 2, cut)
@@ -279,7 +300,8 @@ def _finish(
     row = tl.program_id(1)
     if tl.load(counters + row * 4) == _SEARCH:
         columns = chunk * BLOCK + tl.arange(0, BLOCK)
-        scores = _scores(logits, stride, row, columns, vocabulary, tl.load(temperatures + row))
+        values = _row(logits, stride, row, columns, vocabulary)
+        scores = _over_temperature(values, tl.load(temperatures + row))
         kept = scores >= tl.load(limits + row * 3 + 2)
         if tl.max(kept.to(tl.int32), 0) > 0:
             drawn = noise_of_block(
@@ -328,7 +350,7 @@ def sample(
         BLOCK=block, GROUP_SIZE=GROUP, num_warps=warps,
     )  # fmt: skip
     _bound[(rows,)](
-        vocabulary, s.noise, s.top_k, s.top_p, s.log_min_p,
+        vocabulary, s.temperature, s.noise, s.top_k, s.top_p, s.log_min_p,
         chunk_best, chunk_token, chunk_best.shape[2], chunks, w.group_best, groups,
         *state, out, faults,
         CHUNKS=triton.next_power_of_2(chunks), GROUPS=triton.next_power_of_2(groups),
