@@ -95,6 +95,8 @@ class Cell:
     tpot: float
     floor: float
     products: float
+    replay: float | None
+    """One graph after another without the host between them."""
     peer: float | None
     steps: int
 
@@ -111,6 +113,9 @@ class Bench:
         self.model: Decoder = build_model(
             RandomCheckpoint(self.shape, on, dtype), device=on, dtype=dtype, fixed_tokens=rows
         )
+        for projection in self.model.projections:
+            if isinstance(projection, DenseLinear):
+                projection.folded_rows = min(projection.folded_rows, options.fold_rows)
         entries = max(rows * (PROMPT + NEW_TOKENS), LONG_COUNT * LONG_PROMPT) // ENTRY_TOKENS
         entries += 4 * rows + CONTEXT // ENTRY_TOKENS
         self.tables = BlockTables(
@@ -189,6 +194,7 @@ class Bench:
             statistics.median(gaps),
             self.floor(rows),
             self.products(rows),
+            self.replay(rows),
             PEER_TPOT[self.key].get(rows),
             len(gaps),
         )
@@ -217,6 +223,19 @@ class Bench:
         with torch.inference_mode():
             graph = self.device.record(work)
             return self.replay_ms(graph.replay, 20)
+
+    def replay(self, rows: int) -> float | None:
+        """ms of a decode step's graph, replayed over the last step's metadata."""
+        graph = self.runner.graphs.recorded(rows)
+        if graph is None:
+            return None
+
+        def several() -> None:
+            for _ in range(10):
+                graph.replay()
+
+        with torch.inference_mode():
+            return self.replay_ms(several, 5) / 10
 
     def replay_ms(self, run: Callable[[], None], repeats: int) -> float:
         """The median time of a call, each waited for."""
@@ -304,7 +323,7 @@ def _line(cell: Cell) -> str:
     return (
         f"  {cell.rows:4d} rows {cell.sampling:8s} TPOT {cell.tpot:7.3f} ms   "
         f"floor {cell.floor:6.3f} ({cell.floor / cell.tpot:4.0%})   "
-        f"products alone {cell.products:6.3f}   {peer}"
+        f"graph alone {cell.replay or 0:6.3f}   products alone {cell.products:6.3f}   {peer}"
     )
 
 
@@ -334,6 +353,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--step-tokens", type=int, default=8192)
     parser.add_argument("--overlap-depth", type=int, choices=(0, 1), default=1)
     parser.add_argument("--no-graphs", action="store_true")
+    parser.add_argument(
+        "--fold-rows", type=int, default=1 << 10, help="rows up to which products are folded"
+    )
     parser.add_argument("--decode-only", action="store_true", help="no prefill figures")
     parser.add_argument("--profile", action="store_true", help="the top kernels of decode steps")
     parser.add_argument("--bars", action="store_true", help="judge against bars.toml")

@@ -154,6 +154,7 @@ class DenseLinear:
         sizes: outputs of each part.
         weight: (out_features, in_features).
         bias: (out_features) or None.
+        folded_rows: up to so many rows the product takes its neighbours in.
     """
 
     def __init__(
@@ -164,6 +165,7 @@ class DenseLinear:
         self.sizes = list(sizes)
         self.weight = weight
         self.bias = bias
+        self.folded_rows = MAX_ROWS
 
     @classmethod
     def load(
@@ -210,7 +212,7 @@ class DenseLinear:
 
     def folds(self, rows: int) -> bool:
         """At the few rows where a product costs what reading its weight costs."""
-        return rows <= MAX_ROWS
+        return rows <= self.folded_rows
 
     def folded(
         self,

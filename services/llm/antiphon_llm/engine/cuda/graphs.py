@@ -122,6 +122,11 @@ class DecodeGraphs:
         self.replays += 1
         self.pad_rows += rows - live
 
+    def recorded(self, rows: int) -> Graph | None:
+        """The recording of exactly so many rows."""
+        found = self._recorded.get(rows)
+        return None if found is None else found.graph
+
     def release(self) -> None:
         """Drops all recordings; decode steps are eager until they are recorded again."""
         self._recorded.clear()
