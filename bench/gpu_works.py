@@ -91,14 +91,20 @@ def linear_work(name: str, case: Case) -> Work:
 
 
 def linear_shapes(case: Case) -> Iterator[linear_kernel.Shape]:
-    """Tiles worth trying: shared memory of all stages within a processor's."""
-    for outputs, depth, warps, stages in product(
-        (16, 32, 64), (128, 256, 512), (2, 4, 8), (3, 4, 6)
+    """Tiles worth trying, by the loads in flight of a thread or of a program."""
+    factor = 2 if case.activation else 1
+    if case.rows == 1:
+        for outputs, depth, warps in product((1, 2, 4, 8, 16), (256, 512, 1024, 2048), (2, 4, 8)):
+            loads = factor * outputs * depth / (32 * warps * 8)
+            if 4 <= loads <= 8 and depth <= case.depth:
+                yield linear_kernel.Shape(outputs, depth, warps)
+        return
+    for outputs, depth, warps, stages, ahead in product(
+        (16, 32, 64), (128, 256, 512), (2, 4, 8), (3, 4, 6), (0, 32768)
     ):
-        weights = 2 * outputs if case.activation else outputs
-        staged = (weights + 16) * depth * 2 * (stages - 1)
-        if 16 * 1024 <= staged <= 100 * 1024 and weights * depth >= 32 * warps * 16:
-            yield linear_kernel.Shape(outputs, depth, warps, stages)
+        staged = (factor * outputs + 16) * depth * 2 * (stages - 1)
+        if 32 * 1024 <= staged <= 100 * 1024 and outputs >= 8 * warps:
+            yield linear_kernel.Shape(outputs, depth, warps, stages, ahead)
 
 
 @dataclass

@@ -19,8 +19,9 @@ def processors(device: torch.device) -> int:
 def early_launch(device: torch.device) -> bool:
     """Whether a kernel may start while the one before it ends.
 
-    Programmatic dependent launch (sm_90 and later). The rule that keeps it right: every
-    program of such a kernel runs ``gdc_wait`` before it touches memory that queued work
-    writes, and before it ends, so that waiting for one kernel means waiting for all before it.
+    Programmatic dependent launch (sm_90 and later). Two rules keep it right. Every program of
+    such a kernel runs ``gdc_wait`` before it touches memory that queued work writes, and before
+    it ends. It lets the next kernel start only after that, so that no more than one unfinished
+    kernel lies before any program, and waiting for that one means waiting for all.
     """
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9

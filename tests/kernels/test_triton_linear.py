@@ -54,17 +54,16 @@ def test_small_linear(device: torch.device, case: Case, dtype: torch.dtype) -> N
     torch.testing.assert_close(result.float(), expected(case, arguments), **TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("case", [CASES[2], CASES[5]], ids=str)
-def test_a_row_is_the_same_alone_and_with_company(device: torch.device, case: Case) -> None:
+@pytest.mark.parametrize("case", [CASES[4], CASES[7]], ids=str)
+def test_a_row_is_the_same_in_any_company(device: torch.device, case: Case) -> None:
     arguments = build(case, torch.bfloat16, device)
     together = launch(case, arguments)
-    for row in (0, case.rows - 1):
-        alone = launch(case, arguments, rows=slice(row, row + 1))
-        assert torch.equal(alone[0], together[row])
+    for rows in (slice(0, 2), slice(case.rows - 3, case.rows)):
+        assert torch.equal(launch(case, arguments, rows=rows), together[rows])
 
 
 def test_the_residual_stream_is_updated_in_place(device: torch.device) -> None:
-    case = CASES[2]
+    case = CASES[4]
     arguments = build(case, torch.float32, device)
     wanted = expected(case, arguments)
     assert arguments.residual is not None
@@ -85,7 +84,7 @@ def test_logits_are_fp32_and_rows_may_be_strided(device: torch.device) -> None:
 
 
 def test_the_public_function_runs_where_its_input_lies(device: torch.device) -> None:
-    case = CASES[5]
+    case = CASES[7]
     arguments = build(case, torch.float32, device)
     result = small_linear(
         arguments.x,

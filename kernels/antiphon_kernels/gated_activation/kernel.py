@@ -32,8 +32,8 @@ def _gated(
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     g = tl.load(gate + row * gate_row + column, inside, other=0.0).to(tl.float32)
     u = tl.load(up + row * up_row + column, inside, other=0.0).to(tl.float32)
     result = activate(g, ACTIVATION) * u

@@ -108,8 +108,8 @@ def decode(
     row = tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV_HEADS
     if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     first = tl.load(query_start + row)
     queries = tl.load(query_start + row + 1) - first
     context = tl.load(context_len + row)

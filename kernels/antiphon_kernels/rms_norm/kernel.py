@@ -28,8 +28,8 @@ def _rms_norm(
     if PLUS_ONE:
         scale += 1.0
     if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     value = tl.load(x + row // heads * x_row + row % heads * x_head + column, inside, other=0.0)
     wide = value.to(tl.float32)
     if ADD:

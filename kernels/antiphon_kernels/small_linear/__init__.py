@@ -30,16 +30,16 @@ def small_linear(
 ) -> torch.Tensor:
     """``residual + act(norm(x) @ weight.T + bias)``, accumulated in fp32.
 
-    A row of the result has the same bits whatever the number of rows. On CUDA the launch may
-    be captured in a graph and reads the weight ahead of the launches before it, so the weight,
-    the bias and the norm weight must not be written by work that is still queued.
+    A row's bits do not depend on the other rows' contents. On CUDA the launch may be captured
+    in a graph and reads the weight ahead of the launches before it, so no queued work may
+    write the weight.
 
     Args:
         x: (M, K), last axis contiguous; M at most ``MAX_ROWS`` on CUDA.
         weight: (N, K) contiguous, x's dtype.
         bias: (N) or None.
         norm_weight: (K); RMS-normalises x first, with ``eps`` and ``plus_one`` as in
-            :func:`antiphon_kernels.rms_norm.rms_norm`. The normalised x is never stored.
+            :func:`antiphon_kernels.rms_norm.rms_norm`.
         activation: None, or "silu" or "gelu_tanh" over a stacked weight: outputs [0, N/2) are
             gates, [N/2, N) what they open, and the result is ``act(gate) * up``.
         residual: (M, N), or (M, N/2) with an activation; added last.

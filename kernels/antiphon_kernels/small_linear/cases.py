@@ -28,6 +28,8 @@ class Case:
 
 CASES = (
     Case(1, 48, 256),
+    Case(1, 33, 1500, norm=True, bias=True, residual=True),
+    Case(1, 38, 40, norm=True, plus_one=True, bias=True, activation="gelu_tanh"),
     Case(3, 40, 300, bias=True),
     Case(16, 33, 64, residual=True),
     Case(5, 64, 512, norm=True),

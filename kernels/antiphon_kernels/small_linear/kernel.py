@@ -1,10 +1,14 @@
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 # Triton declares neither its CUDA extras nor the options of a launch.
-"""A linear layer of few rows on CUDA: the weight streams once through tensor-core tiles.
+"""A linear layer of few rows on CUDA: the weight streams through once, at memory speed.
 
-All rows share every loaded weight tile. The norm before the product costs no pass of its own:
+One row runs on plain multipliers, with the norm folded in at no cost of its own:
 ``(x / rms(x) * n) @ W.T = ((x * n) @ W.T) / rms(x)``, and the mean square is summed while x
-streams by.
+streams by. Several rows share weight tiles on the tensor cores, where scaling x in every
+program would cost more than the product, so a norm is a launch before it.
+
+Both ask for weights before they wait for the kernel before them: the weight depends on no
+queued work, and the memory keeps busy while that kernel drains.
 """
 
 from __future__ import annotations
@@ -17,18 +21,101 @@ import triton.language as tl
 
 from antiphon_kernels.gated_activation.kernel import activate
 from antiphon_kernels.launch import early_launch, processors
+from antiphon_kernels.rms_norm.kernel import rms_norm
 
 ROWS = 16
-"""Rows of a tile: the matrix unit's, whatever the number of live rows."""
+"""Rows of a tensor-core tile, whatever the number of live rows."""
 
 
 @triton.jit
-def linear(
-    x, weight, bias, norm_weight, residual, out,
-    rows, width, depth, eps, x_row, residual_row, out_row,
+def _add_products(acc, w, x, BLOCK_OUT: tl.constexpr, BLOCK_DEPTH: tl.constexpr):
+    """acc + products of w (BLOCK_OUT, BLOCK_DEPTH) and x, the 8 of a 16-byte load summed."""
+    products = w.to(tl.float32) * x[None, :]
+    return acc + tl.sum(tl.reshape(products, [BLOCK_OUT, BLOCK_DEPTH // 8, 8]), axis=2)
+
+
+@triton.jit
+def linear_one(
+    x, weight, bias, norm_weight, residual, out, width, depth, eps,
     NORM: tl.constexpr, PLUS_ONE: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr, EARLY: tl.constexpr, WHOLE: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr, BLOCK_DEPTH: tl.constexpr, STAGES: tl.constexpr,
+    RESIDUAL: tl.constexpr, EARLY: tl.constexpr, BLOCK_OUT: tl.constexpr,
+    BLOCK_DEPTH: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_OUT outputs of a single row; with an activation, that many gates and their ups.
+
+    A tile of weights lies in registers while the next one is on its way.
+    """
+    output = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    present = output < width
+    step = tl.arange(0, BLOCK_DEPTH)
+    gate_place = weight + output.to(tl.int64)[:, None] * depth + step[None, :]
+    up_place = gate_place + tl.cast(width, tl.int64) * depth
+    mask = present[:, None] & (step < depth)[None, :]
+    gate = tl.load(gate_place, mask, other=0.0)
+    up = gate
+    if ACTIVATION != "":
+        up = tl.load(up_place, mask, other=0.0)
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    acc = tl.zeros([BLOCK_OUT, BLOCK_DEPTH // 8], dtype=tl.float32)
+    up_acc = tl.zeros([BLOCK_OUT, BLOCK_DEPTH // 8], dtype=tl.float32)
+    squares = tl.zeros([BLOCK_DEPTH], dtype=tl.float32)
+    for begin in tl.range(0, depth, BLOCK_DEPTH, num_stages=1):
+        following = begin + BLOCK_DEPTH + step
+        mask = present[:, None] & (following < depth)[None, :]
+        next_gate = tl.load(gate_place + begin + BLOCK_DEPTH, mask, other=0.0)
+        next_up = next_gate
+        if ACTIVATION != "":
+            next_up = tl.load(up_place + begin + BLOCK_DEPTH, mask, other=0.0)
+        inside = begin + step < depth
+        block = tl.load(x + begin + step, inside, other=0.0).to(tl.float32)
+        if NORM:
+            squares += block * block
+            scale = tl.load(norm_weight + begin + step, inside, other=0.0).to(tl.float32)
+            if PLUS_ONE:
+                scale += 1.0
+            block *= scale
+        acc = _add_products(acc, gate, block, BLOCK_OUT, BLOCK_DEPTH)
+        if ACTIVATION != "":
+            up_acc = _add_products(up_acc, up, block, BLOCK_OUT, BLOCK_DEPTH)
+        gate = next_gate
+        up = next_up
+    result = tl.sum(acc, axis=1)
+    opened = tl.sum(up_acc, axis=1)
+    if NORM:
+        inverse = tl.rsqrt(tl.sum(squares, axis=0) / depth + eps)
+        result *= inverse
+        opened *= inverse
+    if BIAS:
+        result += tl.load(bias + output, present, other=0.0).to(tl.float32)
+    if ACTIVATION != "":
+        if BIAS:
+            opened += tl.load(bias + width + output, present, other=0.0).to(tl.float32)
+        result = activate(result, ACTIVATION) * opened
+    if RESIDUAL:
+        result += tl.load(residual + output, present, other=0.0).to(tl.float32)
+    tl.store(out + output, result.to(out.dtype.element_ty), present)
+
+
+@triton.jit
+def _prefetch(weight, first, width, depth, nbytes, ROWS: tl.constexpr, PIECES: tl.constexpr):
+    """Brings the beginning of ROWS weight rows to the L2 cache, PIECES times nbytes of each."""
+    row = tl.minimum(first + tl.arange(0, ROWS), width - 1).to(tl.int64)
+    place = (weight + row * depth).to(tl.int64)[:, None]
+    place += tl.arange(0, PIECES)[None, :] * nbytes
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; // $0", "=r,l,r", [place, nbytes],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def linear_few(
+    x, weight, bias, residual, out, rows, width, depth, x_row, residual_row, out_row, ahead,
+    ACTIVATION: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, EARLY: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr,
+    BLOCK_DEPTH: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_OUT outputs of all rows; with an activation, that many gates and their ups."""
     first = tl.program_id(0) * BLOCK_OUT
@@ -36,16 +123,19 @@ def linear(
     present = output < width
     row = tl.arange(0, ROWS)
     live = row < rows
+    ups = weight + tl.cast(width, tl.int64) * depth
     if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
+        if PIECES > 0:
+            _prefetch(weight, first, width, depth, ahead, BLOCK_OUT, PIECES)
+            if ACTIVATION != "":
+                _prefetch(ups, first, width, depth, ahead, BLOCK_OUT, PIECES)
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     step = tl.arange(0, BLOCK_DEPTH)
-    w_place = weight + output.to(tl.int64)[:, None] * depth + step[None, :]
-    up_place = w_place + tl.cast(width, tl.int64) * depth
+    offset = output.to(tl.int64)[:, None] * depth + step[None, :]
     x_place = x + row.to(tl.int64)[:, None] * x_row + step[None, :]
     acc = tl.zeros([ROWS, BLOCK_OUT], dtype=tl.float32)
     up_acc = tl.zeros([ROWS, BLOCK_OUT], dtype=tl.float32)
-    squares = tl.zeros([ROWS, BLOCK_DEPTH], dtype=tl.float32)
     for begin in tl.range(0, depth, BLOCK_DEPTH, num_stages=STAGES):
         x_mask = live[:, None]
         w_mask = present[:, None]
@@ -53,26 +143,11 @@ def linear(
             x_mask = x_mask & (begin + step < depth)[None, :]
             w_mask = w_mask & (begin + step < depth)[None, :]
         block = tl.load(x_place + begin, x_mask, other=0.0)
-        if NORM:
-            if WHOLE:
-                scale = tl.load(norm_weight + begin + step).to(tl.float32)
-            else:
-                scale = tl.load(norm_weight + begin + step, begin + step < depth, other=0.0)
-                scale = scale.to(tl.float32)
-            if PLUS_ONE:
-                scale += 1.0
-            wide = block.to(tl.float32)
-            squares += wide * wide
-            block = (wide * scale[None, :]).to(block.dtype)
-        w = tl.load(w_place + begin, w_mask, other=0.0)
+        w = tl.load(weight + offset + begin, w_mask, other=0.0)
         acc = tl.dot(block, w.T, acc, input_precision="ieee")
         if ACTIVATION != "":
-            up = tl.load(up_place + begin, w_mask, other=0.0)
+            up = tl.load(ups + offset + begin, w_mask, other=0.0)
             up_acc = tl.dot(block, up.T, up_acc, input_precision="ieee")
-    if NORM:
-        inverse = tl.rsqrt(tl.sum(squares, axis=1) / depth + eps)[:, None]
-        acc *= inverse
-        up_acc *= inverse
     if BIAS:
         acc += tl.load(bias + output, present, other=0.0).to(tl.float32)[None, :]
     if ACTIVATION != "":
@@ -89,19 +164,39 @@ def linear(
 
 @dataclass(frozen=True)
 class Shape:
-    """Tile of one launch."""
+    """Tile of one launch: outputs and depth of a program's step.
+
+    ``ahead`` bytes of weight are prefetched by each program of several rows; those of all
+    resident programs together must fit into the L2 cache.
+    """
 
     outputs: int
     depth: int
     warps: int
-    stages: int
+    stages: int = 1
+    ahead: int = 32768
 
 
-def choose_shape(width: int, depth: int, gated: bool, item_bytes: int, count: int) -> Shape:
-    """Outputs of a program: few enough that a small layer still covers ``count`` processors."""
-    outputs = 16 if width <= 32 * count or gated else 32
-    span = 64 if item_bytes == 4 else 256
-    return Shape(outputs, min(span, max(16, 1 << (depth - 1).bit_length())), 4, 4)
+def choose_shape(
+    rows: int, width: int, depth: int, gated: bool, item_bytes: int, count: int
+) -> Shape:
+    """A step of about 16 KiB of weights, and programs for every one of ``count`` processors."""
+    deepest = 1 << max(4, (depth - 1).bit_length())
+    if rows == 1:
+        outputs = 4 if gated or width <= 16 * count else 8
+        return Shape(outputs, min(1024, deepest), 4)
+    depth = min(64 if item_bytes == 4 else 256, deepest)
+    narrow = gated or width <= 24 * count
+    return Shape(16, depth, 2, 4) if narrow else Shape(32, depth, 4, 4)
+
+
+def pieces_ahead(shape: Shape, depth: int, gated: bool, item_bytes: int) -> tuple[int, int]:
+    """Pieces of each weight row to prefetch, one for each thread, and the bytes of a piece."""
+    pieces = max(1, 32 * shape.warps // shape.outputs)
+    rows = shape.outputs * (2 if gated else 1)
+    row_bytes = depth * item_bytes
+    nbytes = min(row_bytes, shape.ahead // rows) // pieces // 16 * 16
+    return (pieces, nbytes) if nbytes and row_bytes % 16 == 0 else (0, 0)
 
 
 def small_linear(
@@ -129,20 +224,38 @@ def small_linear(
         raise ValueError("small_linear: rows of out and residual must be contiguous")
     if rows == 0:
         return out
+    if rows > 1 and norm_weight is not None:
+        x, norm_weight = rms_norm(x, norm_weight, eps, plus_one, None), None
     if shape is None:
         shape = choose_shape(
-            width, depth, activation is not None, x.element_size(), processors(x.device)
+            rows, width, depth, activation is not None, x.element_size(), processors(x.device)
         )
     early = early_launch(x.device)
-    linear[(triton.cdiv(width, shape.outputs),)](
-        x, weight, x if bias is None else bias, x if norm_weight is None else norm_weight,
-        x if residual is None else residual, out,
-        rows, width, depth, eps,
-        x.stride(0), 0 if residual is None else residual.stride(0), out.stride(0),
-        NORM=norm_weight is not None, PLUS_ONE=plus_one, ACTIVATION=activation or "",
-        BIAS=bias is not None, RESIDUAL=residual is not None, EARLY=early,
-        WHOLE=depth % shape.depth == 0, ROWS=ROWS,
-        BLOCK_OUT=shape.outputs, BLOCK_DEPTH=shape.depth, STAGES=shape.stages,
-        num_warps=shape.warps, launch_pdl=early,
+    options = {
+        "ACTIVATION": activation or "",
+        "BIAS": bias is not None,
+        "RESIDUAL": residual is not None,
+        "EARLY": early,
+        "BLOCK_OUT": shape.outputs,
+        "BLOCK_DEPTH": shape.depth,
+        "num_warps": shape.warps,
+        "launch_pdl": early,
+    }
+    grid = (triton.cdiv(width, shape.outputs),)
+    given_bias = x if bias is None else bias
+    given_residual = x if residual is None else residual
+    if rows == 1:
+        linear_one[grid](
+            x, weight, given_bias, x if norm_weight is None else norm_weight, given_residual,
+            out, width, depth, eps,
+            NORM=norm_weight is not None, PLUS_ONE=plus_one, **options,
+        )  # fmt: skip
+        return out
+    pieces, ahead = pieces_ahead(shape, depth, activation is not None, x.element_size())
+    linear_few[grid](
+        x, weight, given_bias, given_residual, out, rows, width, depth,
+        x.stride(0), given_residual.stride(0), out.stride(0), ahead,
+        WHOLE=depth % shape.depth == 0, ROWS=ROWS, STAGES=shape.stages, PIECES=pieces,
+        **options,
     )  # fmt: skip
     return out

@@ -18,8 +18,8 @@ def _store_kv(
     EARLY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     if EARLY:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(write_slot + row)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
