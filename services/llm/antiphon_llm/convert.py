@@ -86,6 +86,7 @@ def generation_request(message: generate_pb2.GenerateRequest) -> GenerationReque
             modalities=[_MODALITIES.get(kind, str(kind)) for kind in message.output.modalities],
         ),
         constraint=message.constraint.WhichOneof("kind") or "",
+        cache=message.cache_mode != generate_pb2.CACHE_MODE_OFF,
     )
 
 

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 from antiphon.llm.v1 import chat_pb2, generate_pb2, llm_service_pb2
 from antiphon_core.errors import (
-    AntiphonError,
     DeadlineExceeded,
     Internal,
     InvalidArgument,
@@ -261,7 +260,7 @@ async def test_many_leave_at_random_and_nothing_stays(llm: LlmBench) -> None:
     assert found.completed[0].usage.output_tokens == 3
 
 
-async def test_a_full_queue_and_a_full_pool_close_the_door(llm: LlmBench) -> None:
+async def test_a_full_queue_closes_the_door(llm: LlmBench) -> None:
     calls = [llm.stub.Generate(tokens(HOLD, choice_count=16)) for _ in range(4)]
     readers = [asyncio.ensure_future(call.read()) for call in calls]
     await until(lambda: llm.front.measures().waiting == 64)
@@ -273,12 +272,35 @@ async def test_a_full_queue_and_a_full_pool_close_the_door(llm: LlmBench) -> Non
         call.cancel()
     await asyncio.gather(*readers, return_exceptions=True)
     await until(lambda: llm.front.measures().waiting == 0)
-    assert llm.script is not None
-    llm.script.kv_used = 95
-    await until(lambda: llm.front.measures().kv_entries_used == 95)
-    with pytest.raises(AntiphonError) as full:
-        await llm.generate(tokens(COUNT))
-    assert full.value.reason == "KV_FULL"
+
+
+async def test_waiting_batch_work_closes_the_door_to_batch_work_only(llm: LlmBench) -> None:
+    batch = (("x-antiphon-priority", "batch"),)
+    calls = [llm.stub.Generate(tokens(HOLD, choice_count=16), metadata=batch) for _ in range(4)]
+    readers = [asyncio.ensure_future(call.read()) for call in calls]
+    await until(lambda: llm.front.measures().waiting_batch == 64)
+    assert llm.front.measures().waiting == 0
+    with pytest.raises(ResourceExhausted):
+        await read_all(llm.stub.Generate(tokens(COUNT), metadata=batch))
+    found = await llm.generate(tokens(COUNT, stop=limit(3)))
+    assert found.completed[0].usage.output_tokens == 3
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    await until(lambda: llm.front.measures().waiting_batch == 0)
+
+
+@pytest.mark.parametrize(
+    ("mode", "cache"),
+    [
+        (generate_pb2.CACHE_MODE_UNSPECIFIED, True),
+        (generate_pb2.CACHE_MODE_ON, True),
+        (generate_pb2.CACHE_MODE_OFF, False),
+    ],
+)
+async def test_the_cache_mode_reaches_the_engine(llm: LlmBench, mode: int, cache: bool) -> None:
+    await llm.generate(tokens(COUNT, stop=limit(1), cache_mode=mode))
+    assert [item.cache for item in llm.seen(Submit)] == [cache]
 
 
 async def test_a_slow_reader_gets_larger_deltas_and_loses_nothing(llm: LlmBench) -> None:

@@ -20,6 +20,7 @@ from antiphon_core.logs import get_logger
 from antiphon_llm.front.engine_errors import engine_error, worker_died
 from antiphon_llm.front.engine_metrics import EngineMetrics
 from antiphon_llm.front.generation import Generation
+from antiphon_llm.front.waiting import Waiting
 from antiphon_llm.messages import (
     BootPhase,
     Cancel,
@@ -33,8 +34,6 @@ from antiphon_llm.messages import (
     Submit,
 )
 
-KV_DOOR = 0.9
-"""Share of the KV pool whose holding closes the door to new work."""
 _STALL_DEGRADED_SECONDS = 10.0
 _STALL_FAILED_SECONDS = 30.0
 _WATCH_SECONDS = 1.0
@@ -79,7 +78,7 @@ class EngineClient:
         self._metrics = EngineMetrics()
         self._sequences: dict[str, tuple[Generation, int]] = {}
         self._names: dict[Generation, list[str]] = {}
-        self._unadmitted: set[str] = set()
+        self._waiting = Waiting()
         self._embeddings: dict[str, asyncio.Future[list[float]]] = {}
         self._serial = 0
         self._service_seconds = 1.0
@@ -123,13 +122,18 @@ class EngineClient:
 
     @property
     def waiting(self) -> int:
-        """Sequences without a row yet."""
-        return len(self._unadmitted)
+        """Interactive sequences without a row yet."""
+        return self._waiting.interactive
+
+    @property
+    def waiting_batch(self) -> int:
+        """Batch sequences without a row yet."""
+        return self._waiting.batch
 
     @property
     def running(self) -> int:
         """Sequences with a row."""
-        return len(self._sequences) - len(self._unadmitted)
+        return len(self._sequences) - self.waiting - self.waiting_batch
 
     @property
     def silence(self) -> float:
@@ -145,8 +149,8 @@ class EngineClient:
             ResourceExhausted: the door is closed; says by which limit.
             Unavailable: no engine runs.
         """
-        self._require_room(len(generation.choices))
         prepared, scope = generation.prepared, generation.prepared.scope
+        self._require_room(len(generation.choices), interactive=scope.interactive)
         self._serial += 1
         names = [
             f"{scope.request_id}.{self._serial:x}.{choice.index}" for choice in generation.choices
@@ -164,10 +168,11 @@ class EngineClient:
                     interactive=scope.interactive,
                     tenant=scope.tenant,
                     trace=scope.traceparent,
+                    cache=prepared.request.cache,
                 )
             )
             self._sequences[name] = (generation, choice)
-            self._unadmitted.add(name)
+            self._waiting.add(name, interactive=scope.interactive)
         self._names[generation] = names
 
     def end(self, generation: Generation, choices: Sequence[int]) -> None:
@@ -187,7 +192,7 @@ class EngineClient:
         Raises:
             AntiphonError: refused or failed.
         """
-        self._require_room(1)
+        self._require_room(1, interactive=True)
         self._serial += 1
         name = f"{request_id}.{self._serial:x}.embed"
         future: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
@@ -199,33 +204,28 @@ class EngineClient:
             if self._embeddings.pop(name, None) is not None and self._worker.alive:
                 self._worker.send(Cancel(request_id=name))
 
-    def _require_room(self, count: int) -> None:
-        waiting = len(self._unadmitted)
-        if waiting + count > self._queue_limit:
-            raise self._shed("QUEUE_FULL", "requests wait", self._queue_limit, waiting)
-        gauges = self.gauges
-        if gauges is not None and gauges.kv_used >= KV_DOOR * gauges.kv_total > 0:
-            limit = int(KV_DOOR * gauges.kv_total)
-            raise self._shed("KV_FULL", "KV entries are held", limit, gauges.kv_used)
-
-    def _shed(self, reason: str, what: str, limit: int, observed: int) -> ResourceExhausted:
+    def _require_room(self, count: int, *, interactive: bool) -> None:
+        """Bounds what may be on its way to the engine, whose own door knows the rest."""
+        waiting = self._waiting.before(interactive=interactive)
+        if waiting + count <= self._queue_limit:
+            return
         rows = self.hello.max_rows if self.hello is not None else 1
-        turns = (len(self._unadmitted) + 1) / rows
-        return ResourceExhausted(
-            f"{observed} {what}, the limit is {limit}",
-            reason=reason,
-            metadata={"limit": str(limit), "observed": str(observed)},
+        turns = (waiting + 1) / rows
+        raise ResourceExhausted(
+            f"{waiting} requests wait, the limit is {self._queue_limit}",
+            reason="QUEUE_FULL",
+            metadata={"limit": str(self._queue_limit), "observed": str(waiting)},
             retry_after=min(60.0, max(0.5, self._service_seconds * turns)),
         )
 
     def _forget(self, name: str) -> bool:
-        self._unadmitted.discard(name)
+        self._waiting.discard(name)
         return self._sequences.pop(name, None) is not None
 
     def _fail_all(self, error: AntiphonError) -> None:
         generations = list(self._names)
         self._sequences.clear()
-        self._unadmitted.clear()
+        self._waiting.clear()
         self._names.clear()
         for generation in generations:
             generation.fail(error)
@@ -257,7 +257,7 @@ class EngineClient:
         touched: dict[Generation, None] = {}
         sequences = self._sequences
         for name in step.admitted:
-            self._unadmitted.discard(name)
+            self._waiting.discard(name)
             found = sequences.get(name)
             if found is not None:
                 found[0].on_admitted(found[1])

@@ -18,7 +18,7 @@ _TYPES: dict[str, type[AntiphonError]] = {
         InvalidArgument,
     ),
     **dict.fromkeys(("QUEUE_FULL", "KV_FULL", "MEMORY_PRESSURE"), ResourceExhausted),
-    **dict.fromkeys(("WORKER_DIED", "OVERLOADED", "DRAINING", "ASLEEP"), Unavailable),
+    **dict.fromkeys(("WORKER_DIED", "OVERLOADED", "DRAINING", "ASLEEP", "NO_BACKEND"), Unavailable),
     "DEADLINE": DeadlineExceeded,
     "CANCELLED": Cancelled,
 }

@@ -83,6 +83,8 @@ class GenerationRequest:
     output: OutputOptions = field(default_factory=OutputOptions)
     constraint: str = ""
     """Kind of constraint, such as json_schema; empty without one."""
+    cache: bool = True
+    """False neither reads nor writes the prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
