@@ -68,7 +68,18 @@ class LlmSettings(Settings):
     kv_entries: int = setting(0, doc="entries of the KV pool; 0 sizes it from memory", ge=0)
     memory_share: float = setting(0.9, doc="share of free memory that the engine may take")
     queue_limit: int = setting(0, doc="sequences that may wait; 0 is 8 times max_rows", ge=0)
-    overlap_depth: int = setting(0, doc="steps in flight beside the running one")
+    overlap_depth: int = setting(
+        0, doc="steps launched before the last one's tokens are read: 0 or 1", ge=0, le=1
+    )
+    prefix_cache: bool = setting(True, doc="whether prompts that begin alike share their KV")
+    batch_rows_max: int = setting(0, doc="rows for batch requests; 0 is max_rows", ge=0)
+    tenant_rows_max: int = setting(0, doc="rows for one tenant; 0 is max_rows", ge=0)
+    tenant_weights: dict[str, float] = setting(
+        default_factory=dict, doc="share of a tenant's admissions in its class; 1 if not named"
+    )
+    products: Literal["auto", "float32", "int8"] = setting(
+        "auto", doc="activations in products of packed weights on CPU; auto is int8 where fast"
+    )
     upload_mode: Literal["auto", "packed", "direct"] = setting(
         "auto", doc="how step data reaches a GPU; on CPU there is nothing to upload"
     )
@@ -92,10 +103,15 @@ class LlmSettings(Settings):
                 f"step_tokens {self.step_tokens} is smaller than max_rows "
                 f"{self.resolved('max_rows')}: a step could not hold one token of each row"
             )
-        if self.overlap_depth != 0:
-            raise ValueError(
-                f"overlap_depth is {self.overlap_depth}; this build serves 0 (no overlap)"
-            )
+        for name in ("batch_rows_max", "tenant_rows_max"):
+            if getattr(self, name) > self.resolved("max_rows"):
+                raise ValueError(
+                    f"{name} {getattr(self, name)} is larger than max_rows "
+                    f"{self.resolved('max_rows')}"
+                )
+        for tenant, weight in self.tenant_weights.items():
+            if weight <= 0:
+                raise ValueError(f"tenant_weights of {tenant!r} is {weight:g}, allowed is above 0")
         if self.upload_mode != "auto" and self.device == "cpu":
             raise ValueError(
                 f"upload_mode {self.upload_mode} has no meaning on cpu, where uploads are views; "
@@ -134,6 +150,12 @@ class LlmSettings(Settings):
             memory_share=self.memory_share,
             queue_limit=self.resolved("queue_limit"),
             threads=self.threads,
+            overlap_depth=self.overlap_depth,
+            prefix_cache=self.prefix_cache,
+            batch_rows_max=self.batch_rows_max,
+            tenant_rows_max=self.tenant_rows_max,
+            tenant_weights=self.tenant_weights,
+            products=self.products,
         )
 
 

@@ -30,7 +30,10 @@ def test_defaults_follow_the_device() -> None:
     [
         (("--graphs", "on"), "eager by declaration"),
         (("--graph-rows-max", "8"), "eager by declaration"),
-        (("--overlap-depth", "1"), "overlap_depth is 1"),
+        (("--overlap-depth", "2"), "overlap_depth"),
+        (("--batch-rows-max", "9"), "batch_rows_max 9 is larger than max_rows 8"),
+        (("--tenant-rows-max", "9"), "tenant_rows_max 9 is larger than max_rows 8"),
+        (("--tenant-weights", '{"blue": 0}'), "tenant_weights of 'blue' is 0"),
         (("--upload-mode", "packed"), "uploads are views"),
         (("--memory-share", "0"), "memory_share is 0"),
         (("--step-tokens", "4"), "smaller than max_rows"),
