@@ -61,7 +61,6 @@ class PageReadingModel:
     def __init__(self) -> None:
         self.poisoned: dict[int, float] = {}
         """Last token id to the value that fills its logits."""
-        self.fail_on: int | None = None
 
     def forward(
         self,
@@ -70,8 +69,6 @@ class PageReadingModel:
         meta: StepBatch,
         views: Sequence[LayerCache],
     ) -> torch.Tensor:
-        if self.fail_on is not None and (ids == self.fail_on).any():
-            raise RuntimeError("planted failure")
         keys = views[0].keys
         keys[meta.write_slot] = torch.stack((ids, positions), dim=1).float().unsqueeze(1)
         hidden = torch.zeros(len(ids), 2)
@@ -134,7 +131,7 @@ class Engine:
         self.scheduler = Scheduler(limits, self.tables, tree)
         self.endpoint = RecordingEndpoint()
         pages = torch.zeros((entries + 1) * limits.entry_tokens, 1, 2)
-        builder = BatchBuilder(
+        self.builder = BatchBuilder(
             self.tables,
             step_tokens=limits.step_tokens,
             max_rows=limits.max_rows,
@@ -143,7 +140,7 @@ class Engine:
         self.runner = CpuRunner(
             self.model,
             [LayerCache(pages, pages)],
-            builder,
+            self.builder,
             max_rows=limits.max_rows,
             overlap_depth=depth,
         )

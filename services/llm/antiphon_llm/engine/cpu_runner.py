@@ -22,6 +22,7 @@ from antiphon_llm.sampler.logprobs import scored_token
 from antiphon_llm.sampler.row import SamplerRow
 
 from .batch import BatchBuilder, StepBatch
+from .failures import FailureKind, classify
 from .plan import PlannedRow, StepClass, StepPlan
 from .runner import ForwardModel, LayerCache, ScoredChunk, StepResult
 
@@ -176,9 +177,9 @@ class CpuRunner:
         """Draws all rows; where that fails, each alone, so that one row's fault stays its own."""
         try:
             return draw(logits, samplers, positions)
-        except MemoryError:
-            raise
-        except Exception:
+        except Exception as error:
+            if classify(error) is not FailureKind.REQUEST:
+                raise
             self.fallbacks["draw: row by row"] = self.fallbacks.get("draw: row by row", 0) + 1
             _log.exception("draw_failed", rows=len(samplers))
         return [
@@ -262,6 +263,8 @@ def _draw_alone(logits: np.ndarray, sampler: SamplerRow, position: int) -> Draw:
     try:
         return draw(logits, [sampler], [position])[0]
     except Exception as error:
+        if classify(error) is not FailureKind.REQUEST:
+            raise
         return Draw(-1, error=f"the draw failed: {type(error).__name__}: {error}")
 
 
