@@ -18,13 +18,13 @@ from structlog.testing import capture_logs
 
 Reference = Callable[[Sequence[int], int], list[int]]
 
-FAULTS: dict[str, Exception] = {
-    "exhausted": MemoryExhausted("nothing left"),
-    "poisoned": RuntimeError("CUDA error: an illegal memory access was encountered"),
-    "memory": MemoryError("no memory"),
-    "pool": PoolExhausted("3 KV entries asked for, 2 free"),
-    "infrastructure": OSError(5, "input/output error"),
-    "request": ValueError("this cannot be done"),
+FAULTS: dict[str, Callable[[], Exception]] = {
+    "exhausted": lambda: MemoryExhausted("nothing left"),
+    "poisoned": lambda: RuntimeError("CUDA error: an illegal memory access was encountered"),
+    "memory": lambda: MemoryError("no memory"),
+    "pool": lambda: PoolExhausted("3 KV entries asked for, 2 free"),
+    "infrastructure": lambda: OSError(5, "input/output error"),
+    "request": lambda: ValueError("this cannot be done"),
 }
 STAGES = ("schedule", "build", "run", "sample", "commit")
 
@@ -50,12 +50,16 @@ class Plant:
     def __call__(self, *args: Any, **named: Any) -> Any:
         self.count += 1
         if self.count in self._calls:
-            raise self._error
+            raise self._error()
         return self._function(*args, **named)
 
 
 def plant(
-    engine: Any, monkeypatch: pytest.MonkeyPatch, stage: str, error: Exception, calls: Sequence[int]
+    engine: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    stage: str,
+    error: Callable[[], Exception],
+    calls: Sequence[int],
 ) -> Plant:
     owner, name = {
         "schedule": (engine.scheduler, "plan"),
@@ -142,7 +146,7 @@ def test_a_step_that_always_fails_ends_the_process(engine_type, monkeypatch) -> 
     for name, prompt in prompts(30).items():
         engine.submit(name, prompt)
     plant(engine, monkeypatch, "run", FAULTS["request"], range(1, 1000))
-    assert serve(engine) is FAULTS["request"]
+    assert isinstance(serve(engine), ValueError)
     assert len(engine.finished) == 30
     engine.scheduler.check_integrity()
 
@@ -234,7 +238,7 @@ class TestMemoryLadder:
 
     def test_widens_after_many_good_steps(self, engine_type) -> None:
         engine = engine_type(context_limit=200, entries=210)
-        forward = Plant(engine.model.forward, MemoryError("once"), [3])
+        forward = Plant(engine.model.forward, FAULTS["memory"], [3])
         engine.model.forward = forward
         for n in range(4):
             engine.submit(f"r{n}", [1, 2, 3], max_tokens=150)
