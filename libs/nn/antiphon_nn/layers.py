@@ -39,8 +39,8 @@ class Projection(Protocol):
         """Bytes of the weights."""
         ...
 
-    def folds(self, rows: int) -> bool:
-        """Whether :meth:`folded` is served for so many rows."""
+    def folds(self, rows: int, *, norm: bool = False, gate: bool = False) -> bool:
+        """Whether :meth:`folded` pays for so many rows, with a norm before or a gate after."""
         ...
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -105,7 +105,7 @@ class Linear:
         """Bytes of the weights."""
         return sum(segment.nbytes for segment in self.segments)
 
-    def folds(self, rows: int) -> bool:
+    def folds(self, rows: int, *, norm: bool = False, gate: bool = False) -> bool:
         """Never: packed products run alone."""
         return False
 
@@ -145,6 +145,10 @@ def _runs(weights: Sequence[PackedWeight]) -> list[list[PackedWeight]]:
         else:
             runs.append([weight])
     return runs
+
+
+_NARROW = 4096
+"""Outputs up to which the product of few rows has its own kernel."""
 
 
 class DenseLinear:
@@ -210,9 +214,12 @@ class DenseLinear:
             product = torch.mm(x.to(out.dtype), transposed.to(out.dtype), out=out)
         return product if self.bias is None else product.add_(self.bias)
 
-    def folds(self, rows: int) -> bool:
-        """At the few rows where a product costs what reading its weight costs."""
-        return rows <= self.folded_rows
+    def folds(self, rows: int, *, norm: bool = False, gate: bool = False) -> bool:
+        """At the few rows where the kernel of few rows beats a tensor-core product."""
+        # Measured on an H200: with norm or gate inside, and at wide layers, the product through
+        # cuBLAS with the neighbours as kernels of their own is faster.
+        alone = not norm and not gate and self.weight.shape[0] <= _NARROW
+        return alone and rows <= self.folded_rows
 
     def folded(
         self,

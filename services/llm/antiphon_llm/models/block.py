@@ -138,13 +138,17 @@ class Block:
 
     def feed_forward(self, work: LayerViews, apart: bool) -> bool:
         """Adds the feed-forward contribution; as ``attention``."""
-        if self._gate_up.folds(work.hidden.shape[0]):
-            norm = None if apart else self._feed_forward_norm
-            source = work.hidden
-            if apart:
-                normed(self._feed_forward_norm, work, apart)
-                source = work.normed
-            self._gate_up.folded(source, work.activated, norm=norm, activation=self._activation)
+        rows = work.hidden.shape[0]
+        if not apart and self._gate_up.folds(rows, norm=True, gate=True):
+            self._gate_up.folded(
+                work.hidden,
+                work.activated,
+                norm=self._feed_forward_norm,
+                activation=self._activation,
+            )
+        elif self._gate_up.folds(rows, gate=True):
+            normed(self._feed_forward_norm, work, apart)
+            self._gate_up.folded(work.normed, work.activated, activation=self._activation)
         else:
             _project(self._gate_up, self._feed_forward_norm, work, apart, work.gate_up)
             _ACTIVATIONS[self._activation](work.gate, work.up, out=work.activated)
@@ -163,7 +167,7 @@ def _project(
     linear: Projection, norm: RMSNorm, work: LayerViews, apart: bool, out: torch.Tensor
 ) -> None:
     """``linear(norm(residual stream))``."""
-    if not apart and linear.folds(out.shape[0]):
+    if not apart and linear.folds(out.shape[0], norm=True):
         linear.folded(work.hidden, out, norm=norm)
     else:
         normed(norm, work, apart)
