@@ -38,8 +38,11 @@ class Admission:
         self.tenant_waits = 0
         """Times that a plan passed a tenant over because it holds all rows it may."""
 
-    def candidates(self, queue: ClassQueue, *, interactive: bool) -> Iterator[Request]:
-        """Requests to admit, in turn; the consumer admits each or stops."""
+    def candidates(
+        self, queue: ClassQueue, *, interactive: bool
+    ) -> Iterator[tuple[Request, tuple[int, int]]]:
+        """Requests to admit, in turn, with what the cache has of each (``Holdings.match``);
+        the consumer admits each or stops."""
 
         def has_room(tenant: str) -> bool:
             room = self._rows[interactive, tenant] < self._tenant_rows_max
@@ -47,10 +50,17 @@ class Admission:
             return room
 
         for request in queue.in_turn(has_room, WINDOW):
-            if self._waits(request):
+            if request.behind:
+                if (interactive, request.behind) in self._leaders:
+                    self.prefix_waits += 1
+                    continue
+                request.behind = b""
+            match = self._holdings.match(request)
+            if self._waits(request, match[0]):
+                request.behind = request.prefix_keys[match[0]]
                 self.prefix_waits += 1
             else:
-                yield request
+                yield request, match
 
     def opened(self, request: Request) -> None:
         """The request got a row: its tenant holds one more, and it may lead others."""
@@ -84,17 +94,14 @@ class Admission:
         if leaders != self._leaders:
             raise RuntimeError("a leader of a prefix has no row")
 
-    def _waits(self, request: Request) -> bool:
+    def _waits(self, request: Request, cached: int) -> bool:
         """Whether a leader computes what this request lacks and is done before it would be.
 
         Both computed side by side, this one ends after twice the smaller prompt at the
         earliest; after the leader it has only its own rest left.
         """
-        if not self._leaders or not reads_cache(request):
-            return False
         keys = request.prefix_keys
-        cached, _ = self._holdings.match(request)
-        if cached >= len(keys):
+        if not self._leaders or cached >= len(keys) or not reads_cache(request):
             return False
         leader = self._leaders.get((request.interactive, keys[cached]))
         if leader is None:

@@ -17,6 +17,9 @@ from antiphon_llm.kvcache.prefix_tree import Node, PrefixTree, extend_keys, root
 from .request import Request
 
 
+_EVICTED_TOGETHER = 16
+
+
 @dataclass(frozen=True, slots=True)
 class Quarantined:
     """Last entries of a request that left; with ``node``, full ones go below it."""
@@ -111,16 +114,15 @@ class Holdings:
     def extend(self, request: Request, length: int) -> None:
         """Takes the entries that ``length`` written tokens need beyond those held."""
         count = self.tables.need(request.row, length)
-        if not count:
-            return
-        free = self.tables.allocator.free
-        if count > free and self.tree is not None:
-            self.tree.evict(count - free)
-        self.tables.extend(request.row, length)
-        request.room += count * self._unit
-        kept = min(count, request.promised)
-        request.promised -= kept
-        self.promised -= kept
+        if count:
+            self._take(request, count)
+            kept = min(count, request.promised)
+            request.promised -= kept
+            self.promised -= kept
+
+    def grow(self, request: Request) -> None:
+        """Takes one entry more than the request was promised."""
+        self._take(request, 1)
 
     def publish(self, request: Request) -> None:
         """Shares the full entries that settled steps have written."""
@@ -217,6 +219,15 @@ class Holdings:
                 f"{self.promised} entries promised, {promised} by requests, "
                 f"{self._obtainable()} to be had"
             )
+
+    def _take(self, request: Request, count: int) -> None:
+        allocator = self.tables.allocator
+        short = count - allocator.free
+        if short > 0 and self.tree is not None:
+            # A few together cost less than one by one, and they are the next to go anyway.
+            self.tree.evict(max(short, min(_EVICTED_TOGETHER, self.tree.evictable)))
+        self.tables.adopt(request.row, allocator.take(count))
+        request.room += count * self._unit
 
     def _obtainable(self) -> int:
         return self.tables.allocator.free + self.cached

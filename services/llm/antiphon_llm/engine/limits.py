@@ -36,9 +36,9 @@ class SchedulerLimits:
                     f"got {getattr(self, name)}"
                 )
         for tenant, weight in self.tenant_weights.items():
-            if not 0.001 <= weight <= 1000.0:
+            if not 0.01 <= weight <= 100.0:
                 raise ValueError(
-                    f"tenant_weights[{tenant!r}] must lie between 0.001 and 1000, got {weight}"
+                    f"tenant_weights[{tenant!r}] must lie between 0.01 and 100, got {weight}"
                 )
         if self.step_tokens < self.max_rows + self.entry_tokens:
             raise ValueError(

@@ -85,22 +85,45 @@ class ClassQueue:
         The consumer calls ``charge`` for one that it admits, and nothing for one that it
         passes over. A tenant for which ``has_room`` is False is passed over altogether.
         """
-        views: dict[Lane, Iterator[Request]] = {}
+        views: dict[Lane, _LaneView] = {}
         passed = 0
         while self._turns and passed < len(self._turns) and window > 0:
+            window -= 1
             lane = self._turns[0]
             view = views.get(lane)
             if view is None:
-                view = views[lane] = iter(list(islice(lane.requests, window)))
-            request = next(view, None) if has_room(lane.tenant) else None
+                view = views[lane] = _LaneView(lane)
+            request = view.next() if has_room(lane.tenant) else None
             if request is None:
                 self._turns.rotate(-1)
                 passed += 1
-                window -= 1
                 continue
             if lane.credit < 1.0:
                 lane.credit += lane.quantum
-            window -= 1
             yield request
             if request.row >= 0:
                 passed = 0
+            else:
+                view.passed += 1
+
+
+class _LaneView:
+    """Reads a lane from its front while admitted requests leave it."""
+
+    __slots__ = ("_ahead", "_lane", "_size", "passed")
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._ahead: list[Request] = []
+        self._size = 2
+        self.passed = 0
+        """Requests that were read and stay."""
+
+    def next(self) -> Request | None:
+        """The next request that was not read yet."""
+        if not self._ahead:
+            self._size *= 2
+            requests = self._lane.requests
+            self._ahead = list(islice(requests, self.passed, self.passed + self._size))
+            self._ahead.reverse()
+        return self._ahead.pop() if self._ahead else None

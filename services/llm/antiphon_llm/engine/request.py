@@ -119,6 +119,8 @@ class Request:
     prefix_root: bytes = b""
     prefix_keys: list[bytes] = field(default_factory=list)
     """Prefix tree keys of its full entries; only ever appended to, as its tokens are."""
+    behind: bytes = b""
+    """Key of a leader that it waits for."""
     leads: bytes = b""
     """Key that waiting requests find it by while it computes a prefix that they share."""
 

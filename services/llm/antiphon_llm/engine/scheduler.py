@@ -231,21 +231,28 @@ class Scheduler:
         return self._prefilling[interactive] + self._decoding[interactive]
 
     def _plan_decodes(self, plan: StepPlan, interactive: bool) -> None:
-        rows, number = plan.rows, plan.number
+        rows, number, holdings = plan.rows, plan.number, self.holdings
+        available = holdings.available
         for request in tuple(self._decoding[interactive]):
             start = request.written
             if request.row < 0 or start + 1 >= request.length_limit:
                 continue  # Preempted by an elder just now, or its last token is being drawn.
             if start >= request.room:
-                if not self._make_room(1, request, plan):
-                    self.skipped += 1
-                    continue
-                self.holdings.extend(request, start + 1)
+                if available < 1:
+                    roomy = self._make_room(1, request, plan)
+                    available = holdings.available
+                    if not roomy:
+                        self.skipped += 1
+                        continue
+                holdings.grow(request)
+                available -= 1
             request.planned = number
             rows.append(PlannedRow(request, start, DECODE_ROW, request.epoch))
         plan.decode_tokens = len(rows)
 
     def _plan_prefills(self, plan: StepPlan, requests: list[Request], budget: int) -> int:
+        if not requests:
+            return 0
         demands = [min(request.pending, self.chunk) for request in requests]
         shares = water_fill(demands, budget, self.limits.entry_tokens)
         for request, tokens in zip(requests, shares, strict=True):
@@ -262,8 +269,8 @@ class Scheduler:
         queue = self._waiting[interactive]
         if not queue or budget < unit or not self._may_open(interactive):
             return
-        for request in self.admission.candidates(queue, interactive=interactive):
-            cached, unheld = self.holdings.match(request)
+        candidates = self.admission.candidates(queue, interactive=interactive)
+        for request, (cached, unheld) in candidates:
             need = self.tables.entries_for(len(request.tokens)) - cached + unheld
             # One spare entry for each running row keeps an admission from forcing the very
             # next boundary crossing to preempt it again.

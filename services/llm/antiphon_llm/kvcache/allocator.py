@@ -38,7 +38,9 @@ class EntryAllocator:
         """``count`` ids, or PoolExhausted and nothing is taken."""
         if count > len(self._stack):
             raise PoolExhausted(f"{count} KV entries asked for, {len(self._stack)} free")
-        ids = [self._stack.pop() for _ in range(count)]
+        first = len(self._stack) - count
+        ids = self._stack[first:]
+        del self._stack[first:]
         for entry in ids:
             self._held[entry] = 1
         return ids

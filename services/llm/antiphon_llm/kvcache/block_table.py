@@ -76,9 +76,12 @@ class BlockTables:
         held.extend(taken)
 
     def adopt(self, row: int, entries: Sequence[int]) -> None:
-        """Appends entries that the caller holds already: a shared prefix."""
+        """Appends entries that the caller holds already."""
         held = self._held[row]
-        self.table[row, len(held) : len(held) + len(entries)] = entries
+        if len(entries) == 1:
+            self.table[row, len(held)] = entries[0]
+        else:
+            self.table[row, len(held) : len(held) + len(entries)] = entries
         held.extend(entries)
 
     def span(self, row: int, first: int, end: int) -> list[int]:

@@ -198,11 +198,7 @@ class PrefixTree:
                 raise RuntimeError(f"{count} entries to evict, found {len(freed)}")
             stamp, _, node = heapq.heappop(self._heap)
             if stamp == node.stamp and self._is_leaf(node):
-                freed.append(node.entry)
-                del self._nodes[node.key]
-                assert node.parent is not None
-                node.parent.children -= 1
-                self._offer(node.parent)
+                self._evict_upwards(node, count, freed)
         self.evictable -= count
         self.evictions += count
         self._allocator.give_back(freed)
@@ -263,6 +259,23 @@ class PrefixTree:
     def _is_leaf(self, node: Node) -> bool:
         """Whether the node can be evicted now."""
         return not node.refs and not node.children and self._nodes.get(node.key) is node
+
+    def _evict_upwards(self, leaf: Node, count: int, freed: list[int]) -> None:
+        """Drops a leaf, then its ancestors as long as each is the next to go anyway: a path
+        that was released as a whole is taken without passing through the heap."""
+        node: Node | None = leaf
+        while node is not None and node.parent is not None:
+            parent = node.parent
+            freed.append(node.entry)
+            del self._nodes[node.key]
+            parent.children -= 1
+            if parent.children or parent.refs:
+                return
+            earlier = self._heap and self._heap[0][0] < parent.stamp
+            if parent.parent is None or earlier or len(freed) == count:
+                self._offer(parent)
+                return
+            node = parent
 
     def _offer(self, node: Node) -> None:
         """Puts a node that has become an unheld leaf in the order of eviction; drops a root
