@@ -35,11 +35,23 @@ def _add_products(acc, w, x, BLOCK_OUT: tl.constexpr, BLOCK_DEPTH: tl.constexpr)
 
 
 @triton.jit
+def _prefetch(place, row, width, depth, nbytes, PIECES: tl.constexpr):
+    """Brings PIECES times nbytes of each weight row, from column ``place`` on, to the L2 cache."""
+    row = tl.minimum(row, width - 1).to(tl.int64)
+    address = (place + row * depth).to(tl.int64)[:, None]
+    address += tl.arange(0, PIECES)[None, :] * nbytes
+    tl.inline_asm_elementwise(
+        "cp.async.bulk.prefetch.L2.global [$1], $2; // $0", "=r,l,r", [address, nbytes],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
 def linear_one(
-    x, weight, bias, norm_weight, residual, out, width, depth, eps,
+    x, weight, bias, norm_weight, residual, out, width, depth, eps, ahead,
     NORM: tl.constexpr, PLUS_ONE: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr, EARLY: tl.constexpr, BLOCK_OUT: tl.constexpr,
-    BLOCK_DEPTH: tl.constexpr,
+    BLOCK_DEPTH: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_OUT outputs of a single row; with an activation, that many gates and their ups.
 
@@ -51,11 +63,17 @@ def linear_one(
     gate_place = weight + output.to(tl.int64)[:, None] * depth + step[None, :]
     up_place = gate_place + tl.cast(width, tl.int64) * depth
     mask = present[:, None] & (step < depth)[None, :]
-    gate = tl.load(gate_place, mask, other=0.0)
+    gate = tl.load(gate_place, mask, other=0.0, cache_modifier=".cg")
     up = gate
     if ACTIVATION != "":
-        up = tl.load(up_place, mask, other=0.0)
+        up = tl.load(up_place, mask, other=0.0, cache_modifier=".cg")
     if EARLY:
+        if PIECES > 0:
+            rest = weight + BLOCK_DEPTH
+            _prefetch(rest, output, width, depth, ahead, PIECES)
+            if ACTIVATION != "":
+                rest += tl.cast(width, tl.int64) * depth
+                _prefetch(rest, output, width, depth, ahead, PIECES)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     acc = tl.zeros([BLOCK_OUT, BLOCK_DEPTH // 8], dtype=tl.float32)
@@ -64,10 +82,11 @@ def linear_one(
     for begin in tl.range(0, depth, BLOCK_DEPTH, num_stages=1):
         following = begin + BLOCK_DEPTH + step
         mask = present[:, None] & (following < depth)[None, :]
-        next_gate = tl.load(gate_place + begin + BLOCK_DEPTH, mask, other=0.0)
+        place = begin + BLOCK_DEPTH
+        next_gate = tl.load(gate_place + place, mask, other=0.0, cache_modifier=".cg")
         next_up = next_gate
         if ACTIVATION != "":
-            next_up = tl.load(up_place + begin + BLOCK_DEPTH, mask, other=0.0)
+            next_up = tl.load(up_place + place, mask, other=0.0, cache_modifier=".cg")
         inside = begin + step < depth
         block = tl.load(x + begin + step, inside, other=0.0).to(tl.float32)
         if NORM:
@@ -99,18 +118,6 @@ def linear_one(
 
 
 @triton.jit
-def _prefetch(weight, first, width, depth, nbytes, ROWS: tl.constexpr, PIECES: tl.constexpr):
-    """Brings the beginning of ROWS weight rows to the L2 cache, PIECES times nbytes of each."""
-    row = tl.minimum(first + tl.arange(0, ROWS), width - 1).to(tl.int64)
-    place = (weight + row * depth).to(tl.int64)[:, None]
-    place += tl.arange(0, PIECES)[None, :] * nbytes
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; // $0", "=r,l,r", [place, nbytes],
-        dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
 def linear_few(
     x, weight, bias, residual, out, rows, width, depth, x_row, residual_row, out_row, ahead,
     ACTIVATION: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, EARLY: tl.constexpr,
@@ -118,17 +125,16 @@ def linear_few(
     BLOCK_DEPTH: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_OUT outputs of all rows; with an activation, that many gates and their ups."""
-    first = tl.program_id(0) * BLOCK_OUT
-    output = first + tl.arange(0, BLOCK_OUT)
+    output = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     present = output < width
     row = tl.arange(0, ROWS)
     live = row < rows
     ups = weight + tl.cast(width, tl.int64) * depth
     if EARLY:
         if PIECES > 0:
-            _prefetch(weight, first, width, depth, ahead, BLOCK_OUT, PIECES)
+            _prefetch(weight, output, width, depth, ahead, PIECES)
             if ACTIVATION != "":
-                _prefetch(ups, first, width, depth, ahead, BLOCK_OUT, PIECES)
+                _prefetch(ups, output, width, depth, ahead, PIECES)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     step = tl.arange(0, BLOCK_DEPTH)
@@ -166,15 +172,15 @@ def linear_few(
 class Shape:
     """Tile of one launch: outputs and depth of a program's step.
 
-    ``ahead`` bytes of weight are prefetched by each program of several rows; those of all
-    resident programs together must fit into the L2 cache.
+    A program prefetches up to ``ahead`` bytes of weight; those of all resident programs
+    together must fit into the L2 cache.
     """
 
     outputs: int
     depth: int
     warps: int
     stages: int = 1
-    ahead: int = 32768
+    ahead: int = 24576
 
 
 def choose_shape(
@@ -183,20 +189,26 @@ def choose_shape(
     """A step of about 16 KiB of weights, and programs for every one of ``count`` processors."""
     deepest = 1 << max(4, (depth - 1).bit_length())
     if rows == 1:
-        outputs = 4 if gated or width <= 16 * count else 8
-        return Shape(outputs, min(1024, deepest), 4)
+        if depth <= 2048:
+            return Shape(4 if depth > 1024 or gated else 8, deepest, 4)
+        return Shape(4 if gated or width <= 16 * count else 8, 1024, 4)
     depth = min(64 if item_bytes == 4 else 256, deepest)
-    narrow = gated or width <= 24 * count
+    narrow = gated or width <= 16 * count
     return Shape(16, depth, 2, 4) if narrow else Shape(32, depth, 4, 4)
 
 
-def pieces_ahead(shape: Shape, depth: int, gated: bool, item_bytes: int) -> tuple[int, int]:
-    """Pieces of each weight row to prefetch, one for each thread, and the bytes of a piece."""
+def pieces_ahead(
+    shape: Shape, depth: int, gated: bool, item_bytes: int, loaded: int
+) -> tuple[int, int]:
+    """Pieces of each weight row to prefetch, one for each thread, and the bytes of a piece.
+
+    ``loaded`` columns at the beginning of a row need none.
+    """
     pieces = max(1, 32 * shape.warps // shape.outputs)
     rows = shape.outputs * (2 if gated else 1)
-    row_bytes = depth * item_bytes
-    nbytes = min(row_bytes, shape.ahead // rows) // pieces // 16 * 16
-    return (pieces, nbytes) if nbytes and row_bytes % 16 == 0 else (0, 0)
+    rest = max(0, depth - loaded) * item_bytes
+    nbytes = min(rest, shape.ahead // rows) // pieces // 16 * 16
+    return (pieces, nbytes) if nbytes and depth * item_bytes % 16 == 0 else (0, 0)
 
 
 def small_linear(
@@ -241,6 +253,14 @@ def small_linear(
         "num_warps": shape.warps,
         "launch_pdl": early,
     }
+    pieces, ahead = pieces_ahead(
+        shape,
+        depth,
+        activation is not None,
+        x.element_size(),
+        loaded=shape.depth if rows == 1 else 0,
+    )
+    options |= {"PIECES": pieces, "ahead": ahead}
     grid = (triton.cdiv(width, shape.outputs),)
     given_bias = x if bias is None else bias
     given_residual = x if residual is None else residual
@@ -251,11 +271,10 @@ def small_linear(
             NORM=norm_weight is not None, PLUS_ONE=plus_one, **options,
         )  # fmt: skip
         return out
-    pieces, ahead = pieces_ahead(shape, depth, activation is not None, x.element_size())
     linear_few[grid](
         x, weight, given_bias, given_residual, out, rows, width, depth,
-        x.stride(0), given_residual.stride(0), out.stride(0), ahead,
-        WHOLE=depth % shape.depth == 0, ROWS=ROWS, STAGES=shape.stages, PIECES=pieces,
+        x.stride(0), given_residual.stride(0), out.stride(0),
+        WHOLE=depth % shape.depth == 0, ROWS=ROWS, STAGES=shape.stages,
         **options,
     )  # fmt: skip
     return out
