@@ -20,6 +20,7 @@ from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.fields import entry_bytes
 from antiphon_llm.kvcache.pool import KvPool
+from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.kvcache.sizing import PoolSize, size_pool
 from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Submit
 from antiphon_llm.models.registry import architecture_of, build_model
@@ -174,8 +175,9 @@ def _assemble(
     size: PoolSize,
     eos_ids: list[int],
 ) -> EngineLoop:
+    allocator = EntryAllocator(size.entries)
     tables = BlockTables(
-        EntryAllocator(size.entries),
+        allocator,
         rows=config.max_rows,
         entry_tokens=config.entry_tokens,
         context_limit=size.context_limit,
@@ -198,7 +200,7 @@ def _assemble(
     served = ServedModel(model.vocab_size, size.context_limit, frozenset(eos_ids))
     return assemble_loop(
         endpoint,
-        Scheduler(limits, tables),
+        Scheduler(limits, tables, _prefix_tree(config, allocator)),
         runner,
         served,
         overlap_depth=config.overlap_depth,
@@ -208,6 +210,14 @@ def _assemble(
             **runner.fallbacks,
         },
     )
+
+
+def _prefix_tree(config: EngineConfig, allocator: EntryAllocator) -> PrefixTree | None:
+    """Named after all that keys and values depend on."""
+    if not config.prefix_cache:
+        return None
+    name = f"{config.model_path} {config.dtype} {config.products}"
+    return PrefixTree(allocator, fingerprint=name.encode())
 
 
 def assemble_loop(

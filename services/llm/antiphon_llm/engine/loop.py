@@ -174,13 +174,14 @@ class EngineLoop:
         if now - self._resident[0] >= IDLE_SECONDS:
             self._resident = (now, resident_bytes())
         allocator = self.scheduler.tables.allocator
+        cached = self.scheduler.holdings.cached
         closed = self.door.closed()
         self._endpoint.send(
             Gauges(
                 at=time.time(),
                 waiting=self.scheduler.waiting,
                 running=self.scheduler.running_count,
-                kv_used=allocator.used,
+                kv_used=allocator.used - cached,
                 kv_total=allocator.entries,
                 rows_total=self.scheduler.limits.max_rows,
                 steps=self._steps,
@@ -190,6 +191,8 @@ class EngineLoop:
                 tick_age=now - self._last_tick,
                 rss_bytes=self._resident[1],
                 fallbacks={**self._fallbacks(), "preempted": self.scheduler.preemptions},
+                kv_cached=cached,
+                cached_tokens=self.scheduler.cached_tokens,
                 door=closed.reason if closed is not None else "",
                 counters=self._counters(),
             )
