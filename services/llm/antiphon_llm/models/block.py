@@ -58,7 +58,7 @@ class Block:
         rope: RotaryEmbedding,
         attention_workspace: torch.Tensor | None,
     ) -> None:
-        self._layer = layer
+        self.layer = layer
         self._rope = rope
         self._attention_workspace = attention_workspace
         heads, kv_heads, dim = layer.heads, layer.kv_heads, layer.head_dim
@@ -101,7 +101,7 @@ class Block:
     ) -> bool:
         """Adds attention's contribution; whether it lies apart, as ``apart`` says of the one
         before."""
-        layer = self._layer
+        layer = self.layer
         _project(self._qkv, self._attention_norm, work, apart, work.qkv)
         query_norm, key_norm = self._query_norm, self._key_norm
         qk_rope_store(

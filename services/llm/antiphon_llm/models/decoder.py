@@ -96,12 +96,16 @@ class Decoder:
         return products + (0 if self.tied_head else self._embedding.nbytes)
 
     def kv_fields(self, entry_tokens: int) -> list[FieldSpec]:
-        """What one KV entry holds: keys and values of each built layer."""
+        """What one KV entry holds: keys and values of each built layer, of its own geometry."""
         return [
-            FieldSpec(f"{index}.{side}", entry_tokens, (layer.kv_heads, layer.head_dim), self.dtype)
-            for index, layer in enumerate(self.spec.layers)
-            for side in ("keys", "values")
+            FieldSpec(name, entry_tokens, (block.layer.kv_heads, block.layer.head_dim), self.dtype)
+            for block, names in zip(self._blocks, self.kv_names(), strict=True)
+            for name in names
         ]
+
+    def kv_names(self) -> list[tuple[str, str]]:
+        """The fields of each built layer's keys and values, in the order of the layers."""
+        return [(f"{index}.keys", f"{index}.values") for index in range(len(self._blocks))]
 
     def forward(
         self,

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import torch
 
+from antiphon_llm.engine.memory import available_bytes
+
 WARM_UPS = 2
 """Runs of a function before it is recorded: lazy initialisation must not be captured."""
 
@@ -49,8 +51,20 @@ class Device(Protocol):
         """Runs ``work`` WARM_UPS times and records it. Raises what the recording raises."""
         ...
 
+    def retire_pool(self) -> None:
+        """Records what follows in new memory: recordings so far were dropped or are in doubt."""
+        ...
+
     def free_and_total(self) -> tuple[int, int]:
         """Bytes that the device can still give, and that it has."""
+        ...
+
+    def allocated(self) -> tuple[int, int]:
+        """Bytes that tensors of this process hold, and the most since :meth:`reset_peak`."""
+        ...
+
+    def reset_peak(self) -> None:
+        """Forgets the peak, and gives cached memory back to the driver."""
         ...
 
     def synchronize(self) -> None:
@@ -93,9 +107,20 @@ class HostDevice:
             work()
         return _Again(work)
 
+    def retire_pool(self) -> None:
+        """Recordings hold no memory."""
+
     def free_and_total(self) -> tuple[int, int]:
-        """0 and 0: host pools are sized from the host's own reading."""
+        """What the machine and the control group leave, for both."""
+        available = available_bytes()
+        return available, available
+
+    def allocated(self) -> tuple[int, int]:
+        """0 and 0: the reading above counts everything."""
         return 0, 0
+
+    def reset_peak(self) -> None:
+        """Nothing is counted."""
 
     def synchronize(self) -> None:
         """Nothing runs behind the caller's back."""
@@ -143,12 +168,25 @@ class CudaDevice:
         return graph
 
     def retire_pool(self) -> None:
-        """Leaves the pool to graphs recorded so far; an aborted recording must not share it."""
+        """Leaves the pool to the recordings that are still alive; torch refuses a pool again
+        whose recordings are all gone."""
         self._pool = None
 
     def free_and_total(self) -> tuple[int, int]:
         """As the driver counts, every process included."""
         return torch.cuda.mem_get_info(self.device)
+
+    def allocated(self) -> tuple[int, int]:
+        """As torch's allocator counts."""
+        return (
+            torch.cuda.memory_allocated(self.device),
+            torch.cuda.max_memory_allocated(self.device),
+        )
+
+    def reset_peak(self) -> None:
+        """Empties torch's cache and its peak counters."""
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
 
     def synchronize(self) -> None:
         """Waits for all streams."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from antiphon_core.logs import get_logger
 
-from .device import CudaDevice, Device, Graph
+from .device import Device, Graph
 
 _log = get_logger(__name__)
 
@@ -88,8 +88,7 @@ class DecodeGraphs:
                 self._refuse(rows, f"{type(refusal).__name__}: {refusal}")
             except RuntimeError as aborted:
                 self._refuse(rows, f"aborted: {aborted}")
-                if isinstance(self._device, CudaDevice):
-                    self._device.retire_pool()
+                self._device.retire_pool()
                 break
             else:
                 self._recorded[rows] = _Recorded(graph, addresses)
@@ -130,6 +129,7 @@ class DecodeGraphs:
     def release(self) -> None:
         """Drops all recordings; decode steps are eager until they are recorded again."""
         self._recorded.clear()
+        self._device.retire_pool()
 
     def _eager_reason(self, rows: int) -> str:
         if not self._rungs:

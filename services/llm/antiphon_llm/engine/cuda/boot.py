@@ -1,0 +1,186 @@
+"""From a checkpoint to a runner on a device: weights, measured memory, KV pool, graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from antiphon_core.logs import get_logger
+from antiphon_nn.checkpoint import Checkpoint
+
+from antiphon_llm.engine.runner import LayerCache
+from antiphon_llm.kvcache.allocator import EntryAllocator
+from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.kvcache.fields import entry_bytes
+from antiphon_llm.kvcache.pool import KvPool
+from antiphon_llm.kvcache.sizing import PoolSize, PoolTooSmall, size_pool
+from antiphon_llm.messages import EngineConfig
+from antiphon_llm.models.decoder import Decoder
+from antiphon_llm.models.registry import build_model
+
+from .device import Device, open_device
+from .ledger import DeviceLedger
+from .probe import probe_tables, run_probe
+from .runner import DeviceRunner, RunnerOptions
+
+_log = get_logger(__name__)
+
+DTYPES = {
+    "auto": torch.bfloat16,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float32": torch.float32,
+}
+
+Phase = Callable[[str], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEngine:
+    """A model that is ready to run on a device."""
+
+    model: Decoder
+    tables: BlockTables
+    pool: KvPool
+    size: PoolSize
+    runner: DeviceRunner
+    ledger: DeviceLedger
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What the optional paths did, by outcome."""
+        return self.runner.counters
+
+
+def layer_caches(model: Decoder, pool: KvPool) -> list[LayerCache]:
+    """Each layer's keys and values as slots of the pool."""
+    return [
+        LayerCache(pool.views[keys].flatten(0, 1), pool.views[values].flatten(0, 1))
+        for keys, values in model.kv_names()
+    ]
+
+
+def build(
+    config: EngineConfig, checkpoint: Checkpoint, phase: Phase, *, device: Device | None = None
+) -> DeviceEngine:
+    """Loads, measures with a small pool, sizes the real one and records over it.
+
+    Raises PoolTooSmall with the memory's table when no pool fits, or when a configured size
+    does not.
+    """
+    device = device or open_device(config.device)
+    free, total = device.free_and_total()
+    with phase("load_weights"):
+        model = build_model(
+            checkpoint,
+            device=device.device,
+            dtype=DTYPES[config.dtype],
+            fixed_tokens=config.max_rows,
+        )
+        device.synchronize()
+    options = runner_options(config)
+    with phase("measure_memory"):
+        ledger = _measure(config, device, model, options, foreign=total - free, total=total)
+    with phase("allocate_kv"):
+        size = _size(config, model, ledger)
+        pool = KvPool(
+            model.kv_fields(config.entry_tokens), entries=size.entries, device=device.device
+        )
+        tables = BlockTables(
+            EntryAllocator(size.entries),
+            rows=config.max_rows,
+            entry_tokens=config.entry_tokens,
+            context_limit=size.context_limit,
+        )
+        runner = DeviceRunner(device, model, layer_caches(model, pool), tables, options)
+    with phase("record_graphs"):
+        runner.record_graphs()
+    _log.info(
+        "device_memory",
+        **{row.name: row.bytes for row in ledger.rows},
+        kv=pool.bytes,
+        graphs_refused=len(runner.graphs.refused),
+        weights_dtype=str(model.dtype).removeprefix("torch."),
+    )
+    return DeviceEngine(model, tables, pool, size, runner, ledger)
+
+
+def runner_options(config: EngineConfig) -> RunnerOptions:
+    """The runner's part of the configuration, with what is automatic resolved."""
+    return RunnerOptions(
+        max_rows=config.max_rows,
+        step_tokens=config.step_tokens,
+        overlap_depth=config.overlap_depth,
+        upload_mode="packed" if config.upload_mode == "auto" else config.upload_mode,
+        graphs=config.graphs != "off",
+        graph_rows_max=config.graph_rows_max,
+    )
+
+
+def _measure(
+    config: EngineConfig,
+    device: Device,
+    model: Decoder,
+    options: RunnerOptions,
+    *,
+    foreign: int,
+    total: int,
+) -> DeviceLedger:
+    """Runs full-width steps over a pool for them alone, records the graphs and drops both."""
+    device.reset_peak()
+    weights, _ = device.allocated()
+    tables = probe_tables(
+        max_rows=config.max_rows,
+        step_tokens=config.step_tokens,
+        entry_tokens=config.entry_tokens,
+        context_limit=config.context_limit or model.spec.context_limit,
+    )
+    entries = tables.allocator.entries
+    pool = KvPool(model.kv_fields(config.entry_tokens), entries=entries, device=device.device)
+    runner = DeviceRunner(device, model, layer_caches(model, pool), tables, options)
+    before, _ = device.allocated()
+    run_probe(runner, tables, model.vocab_size)
+    device.synchronize()
+    _, peak = device.allocated()
+    runner.record_graphs()
+    graphs = runner.graphs.pool_bytes
+    runner.close()
+    ledger = DeviceLedger(
+        total=total,
+        share=config.memory_share,
+        foreign=foreign,
+        weights=weights,
+        buffers=max(0, before - weights - pool.bytes) if weights else 0,
+        activations=max(0, peak - before),
+        graphs=graphs,
+        reserved=config.reserved_bytes,
+    )
+    del runner, pool
+    device.reset_peak()
+    return ledger
+
+
+def _size(config: EngineConfig, model: Decoder, ledger: DeviceLedger) -> PoolSize:
+    try:
+        size = size_pool(
+            entry_bytes=entry_bytes(model.kv_fields(config.entry_tokens)),
+            entry_tokens=config.entry_tokens,
+            max_rows=config.max_rows,
+            model_limit=model.spec.context_limit,
+            context_limit=config.context_limit,
+            kv_entries=config.kv_entries,
+            available_bytes=ledger.kv_room,
+            memory_share=1.0,
+        )
+    except PoolTooSmall as refusal:
+        raise PoolTooSmall(f"{refusal}\n{ledger.table()}") from refusal
+    if size.narrowed:
+        _log.warning(
+            "context_narrowed",
+            context_limit=size.context_limit,
+            model_limit=model.spec.context_limit,
+            kv_entries=size.entries,
+        )
+    return size

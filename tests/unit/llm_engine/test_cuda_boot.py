@@ -1,0 +1,118 @@
+"""Building a device engine: measured memory, the pool that follows, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from antiphon_llm.engine.cuda.boot import build, layer_caches
+from antiphon_llm.engine.cuda.device import HostDevice
+from antiphon_llm.engine.cuda.ledger import DeviceLedger
+from antiphon_llm.kvcache.sizing import SAFETY_BYTES, PoolTooSmall
+from antiphon_llm.messages import EngineConfig
+
+from bench.random_qwen3 import Qwen3Shape, RandomCheckpoint
+
+TINY = Qwen3Shape("tiny", 64, 96, 3, 4, 2, tied=True, head_dim=16, vocabulary=300)
+MIB = 1 << 20
+
+
+class CountedDevice(HostDevice):
+    """A host that says it has a device's memory, part of which others hold."""
+
+    def __init__(self, *, total: int, foreign: int, weights: int, peak: int) -> None:
+        super().__init__()
+        self._readings = (total - foreign, total)
+        self._weights, self._peak = weights, peak
+
+    def free_and_total(self) -> tuple[int, int]:
+        return self._readings
+
+    def allocated(self) -> tuple[int, int]:
+        return self._weights, self._weights + self._peak
+
+
+class Phases:
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        self.names.append(name)
+        yield
+
+
+def config(**changes: Any) -> EngineConfig:
+    return EngineConfig(
+        **{
+            "model_path": "tiny", "device": "cuda", "max_rows": 4, "step_tokens": 64,
+            "prefill_chunk": 32, "context_limit": 256, "overlap_depth": 1, **changes,
+        }
+    )  # fmt: skip
+
+
+def checkpoint() -> RandomCheckpoint:
+    return RandomCheckpoint(TINY, torch.device("cpu"), torch.bfloat16)
+
+
+def device(**changes: int) -> CountedDevice:
+    sizes = {"total": 1024 * MIB, "foreign": 100 * MIB, "weights": 50 * MIB, "peak": 30 * MIB}
+    return CountedDevice(**{**sizes, **changes})
+
+
+def test_the_pool_takes_what_the_ledger_leaves() -> None:
+    phases = Phases()
+    built = build(config(reserved_bytes=40 * MIB), checkpoint(), phases, device=device())
+    assert phases.names == ["load_weights", "measure_memory", "allocate_kv", "record_graphs"]
+    ledger = built.ledger
+    assert {row.name: row.bytes for row in ledger.rows} == {
+        "foreign": 100 * MIB, "weights": 50 * MIB, "buffers": 0, "activations": 30 * MIB,
+        "graphs": 0, "reserved": 40 * MIB,
+    }  # fmt: skip
+    assert ledger.kv_room == int(0.9 * 1024 * MIB) - 220 * MIB
+    assert built.pool.bytes <= ledger.kv_room - SAFETY_BYTES
+    assert built.size.entries == 4 * 256 // 16, "no more than all rows can fill"
+    assert {field.dtype for field in built.pool.fields} == {torch.bfloat16}
+    assert built.runner.graphs.route(3) == 3
+    assert built.tables.allocator.used == 0
+
+
+def test_a_small_pool_narrows_the_context_or_refuses_a_configured_one() -> None:
+    entry = 3 * 2 * 16 * 2 * 16 * 2
+    room = SAFETY_BYTES + 11 * entry
+    scarce = {"total": 10 * room, "foreign": 9 * room, "weights": 0, "peak": 0}
+    built = build(
+        config(context_limit=0, memory_share=1.0), checkpoint(), Phases(), device=device(**scarce)
+    )
+    assert built.size.narrowed and built.size.entries == 10
+    assert built.size.context_limit == 160
+    with pytest.raises(PoolTooSmall, match=r"largest that fits is 160(.|\n)*weights(.|\n)*kv room"):
+        build(config(memory_share=1.0), checkpoint(), Phases(), device=device(**scarce))
+
+
+def test_too_little_memory_prints_the_table() -> None:
+    with pytest.raises(PoolTooSmall, match=r"(.|\n)*activations +31,457,280  measured(.|\n)*"):
+        build(config(), checkpoint(), Phases(), device=device(total=300 * MIB))
+
+
+def test_ledger_closes() -> None:
+    ledger = DeviceLedger(
+        total=1000, share=0.9, foreign=100, weights=300, buffers=20, activations=50, graphs=30,
+        reserved=10,
+    )  # fmt: skip
+    assert ledger.kv_room + sum(row.bytes for row in ledger.rows) == 900
+    assert "kv room" in ledger.table() and len(ledger.table().splitlines()) == 8
+
+
+def test_every_layer_is_bound_to_fields_of_its_own() -> None:
+    built = build(config(), checkpoint(), Phases(), device=device())
+    caches = layer_caches(built.model, built.pool)
+    assert len(caches) == TINY.layers
+    slots = (built.size.entries + 1) * 16
+    for cache in caches:
+        assert cache.keys.shape == cache.values.shape == (slots, TINY.kv_heads, TINY.head_dim)
+    places = [tensor.data_ptr() for cache in caches for tensor in (cache.keys, cache.values)]
+    assert len(set(places)) == 2 * TINY.layers
