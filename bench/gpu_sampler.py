@@ -24,6 +24,7 @@ from antiphon_kernels.sample.cases import (
     PLAIN,
     SEARCHED,
     USUAL,
+    WIDE_NUCLEUS,
     Knobs,
     peaked_logits,
     settings_of,
@@ -38,6 +39,7 @@ KINDS: dict[str, tuple[Knobs, ...]] = {
     "top_p 0.95": (NUCLEUS,),
     "min_p 0.05": (MIN_P,),
     "mixed": MIXED[:5],
+    "wide nucleus": (WIDE_NUCLEUS,),
     "searched cuts": SEARCHED,
 }
 GOALS = {

@@ -13,10 +13,12 @@ from antiphon_kernels.sample import reference
 __all__ = ["Fault", "RowSettings", "Workspace", "sample"]
 
 _ALIGNMENT = 16
-GROUP = 64
+GROUP = 128
 """Logits whose maximum stands for them in the search for a lower bound of a cut."""
 CANDIDATES = 1024
 """Survivors of a lower bound that one row keeps; more of them take the general search."""
+BUCKETS = 2048
+"""Depths below a row's best score, 1/64 wide, that the general search counts."""
 MAX_VOCABULARY = 1 << 18
 """Masses are summed in fixed point, whose range this bounds."""
 
@@ -109,9 +111,13 @@ class Workspace:
     limits: torch.Tensor
     """fp32 (rows, 3): the largest score, the least logit of a candidate, the cut of the scores."""
     counters: torch.Tensor
-    """int32 (rows, 4): phase, candidates found, chunks arrived, unused."""
+    """int32 (rows, 4): phase, candidates found, programs arrived (0 between calls) twice."""
     sums: torch.Tensor
     """int64 (rows, 2): fixed-point mass of the row, packed best of the last stage."""
+    counts: torch.Tensor
+    """int32 (rows, BUCKETS)."""
+    masses: torch.Tensor
+    """int64 (rows, BUCKETS)."""
 
     @classmethod
     def allocate(cls, rows: int, vocabulary: int, device: torch.device | str) -> Workspace:
@@ -130,8 +136,10 @@ class Workspace:
             torch.empty((rows, CANDIDATES), **floats),
             torch.empty((rows, CANDIDATES), **ints),
             torch.empty((rows, 3), **floats),
-            torch.empty((rows, 4), **ints),
+            torch.zeros((rows, 4), **ints),
             torch.empty((rows, 2), dtype=torch.int64, device=device),
+            torch.empty((rows, BUCKETS), **ints),
+            torch.empty((rows, BUCKETS), dtype=torch.int64, device=device),
         )
 
     @staticmethod
@@ -139,7 +147,7 @@ class Workspace:
         """Bytes that ``allocate`` takes."""
         chunks = -(-vocabulary // SMALLEST_CHUNK)
         groups = -(-vocabulary // GROUP)
-        return rows * (4 * (4 * chunks + groups + 2 * CANDIDATES + 3 + 4) + 16)
+        return rows * (4 * (4 * chunks + groups + 2 * CANDIDATES + 3 + 4) + 16 + 12 * BUCKETS)
 
 
 SMALLEST_CHUNK = 1024

@@ -42,7 +42,10 @@ MIXED = (
 )
 """What common requests ask for, and each filter alone and with the others."""
 
+WIDE_NUCLEUS = Knobs(temperature=1.0, top_p=0.95)
+"""Thousands of tokens of ``peaked_logits``."""
 SEARCHED = (
+    WIDE_NUCLEUS,
     Knobs(top_k=513),
     Knobs(top_k=600, top_p=0.9),
     Knobs(temperature=3.0, top_p=0.99),
@@ -73,13 +76,13 @@ def settings_of(knobs: tuple[Knobs, ...], device: torch.device, seed: int = 0) -
 def peaked_logits(rows: int, vocabulary: int, device: torch.device, seed: int = 0) -> torch.Tensor:
     """fp32 (R, V) shaped like a language model's: a bell, and a few tokens far above it.
 
-    The bell's logits have a spread of 2 and the rank-n favourite lies about 14 - 2 ln n high,
-    so that a nucleus of 0.95 holds some dozens of tokens.
+    The bell's logits lie at -4 with a spread of 2 and the rank-n favourite is about 10 - ln n
+    high: of 152k tokens a nucleus of 0.95 holds hundreds at a temperature of 0.8, thousands at 1.
     """
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(rows, vocabulary, generator=generator) * 2
-    count = min(64, vocabulary)
-    heights = 14 - 2 * torch.arange(1, count + 1).log()
+    logits = torch.randn(rows, vocabulary, generator=generator) * 2 - 4
+    count = min(512, vocabulary)
+    heights = 10 - torch.arange(1, count + 1).log()
     for row in logits:
         favourites = torch.randperm(vocabulary, generator=generator)[:count]
         row[favourites] = heights + torch.randn(count, generator=generator) * 0.5

@@ -1,73 +1,220 @@
-"""The cut of a row by bisection over order keys: exact for any k, any nucleus, any ties."""
+"""Last stages: rows whose cut lies beyond the candidates. Exact for any k, any nucleus, any ties.
+
+Scores are counted and weighed in buckets by their depth below the row's best. The bucket in
+which a cut lies is then gathered and decided by its pairs; a bucket that does not fit bisects
+the order keys of its scores.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from antiphon_kernels.sample.arithmetic import LOWEST_KEY, mass_of, order_key, value_of_key
+from antiphon_kernels.sample.arithmetic import mass_of, noise_of_block, order_key, value_of_key
+from antiphon_kernels.sample.candidates import least_kept
+from antiphon_kernels.sample.rows import (
+    DRAW,
+    SEARCH,
+    begin,
+    best_of,
+    is_counted,
+    is_last,
+    load_logits,
+    over_temperature,
+)
+
+_BUCKETS_PER_UNIT = tl.constexpr(64.0)
 
 
 @triton.jit
-def _reaching(
-    logits, vocabulary, temperature, highest, cut, BY_MASS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """How many scores reach the cut, or their mass, int64."""
-    total = tl.full((), 0, tl.int64)
+def _bucket(scores, highest, BUCKETS: tl.constexpr):
+    """int32 buckets, rising with the depth; the last takes all that is deep, which has no mass."""
+    return tl.minimum((highest - scores) * _BUCKETS_PER_UNIT, BUCKETS - 1.0).to(tl.int32)
+
+
+@triton.jit
+def search(
+    logits, stride, vocabulary, temperatures, top_ks, top_ps, log_min_ps,
+    candidates, limits, counters, sums, counts, masses,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, KEPT: tl.constexpr, TILE: tl.constexpr,
+    STEP: tl.constexpr, BUCKETS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Fills the histograms of searched rows; a row's last program finds its cut."""
+    begin(EARLY)
+    row = tl.program_id(1)
+    if tl.load(counters + row * 4) == SEARCH:
+        highest = tl.load(limits + row * 3)
+        temperature = tl.load(temperatures + row)
+        top_k = tl.load(top_ks + row)
+        top_p = tl.load(top_ps + row)
+        counted = is_counted(top_k, vocabulary)
+        counts += row * BUCKETS
+        masses += row * BUCKETS
+        for block in range(BLOCKS):
+            columns = (tl.program_id(0) * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
+            values = load_logits(logits, stride, row, columns, vocabulary)
+            scores = over_temperature(values, temperature)
+            bucket = _bucket(scores, highest, BUCKETS)
+            shallow = bucket < BUCKETS - 1
+            if counted:
+                tl.atomic_add(counts + bucket, 1, mask=shallow)
+                deep = ((columns < vocabulary) & (bucket == BUCKETS - 1)).to(tl.int32)
+                tl.atomic_add(counts + BUCKETS - 1, tl.sum(deep, 0))
+            if top_p < 1.0:
+                tl.atomic_add(masses + bucket, mass_of(scores - highest), mask=shallow)
+        if is_last(counters + row * 4 + 3):
+            cut = _cut(
+                logits, stride, row, vocabulary, temperature, highest, counted, top_k, top_p,
+                candidates + row * KEPT, tl.load(sums + row * 2), counts, masses,
+                BLOCK, KEPT, TILE, STEP, BUCKETS,
+            )  # fmt: skip
+            tl.store(limits + row * 3 + 2, tl.maximum(cut, highest + tl.load(log_min_ps + row)))
+            tl.store(counters + row * 4, DRAW)
+
+
+@triton.jit
+def _cut(
+    logits, stride, row, vocabulary, temperature, highest, counted, top_k, top_p,
+    values, row_mass, counts, masses,
+    BLOCK: tl.constexpr, KEPT: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
+    BUCKETS: tl.constexpr,
+):  # fmt: skip
+    """The least score that top_k and then top_p keep, from the row's histograms."""
+    buckets = tl.arange(0, BUCKETS)
+    cut = tl.full((), float("-inf"), tl.float32)
+    mass = tl.load(masses + buckets)
+    total = row_mass
+    if counted:
+        count = tl.load(counts + buckets)
+        place = tl.sum((tl.cumsum(count, 0) < top_k).to(tl.int32), 0)
+        above = tl.sum(tl.where(buckets < place, count, 0), 0).to(tl.int64)
+        cut = _cut_in_bucket(
+            logits, stride, row, vocabulary, temperature, highest, place, above,
+            top_k.to(tl.float64), values, False, BLOCK, KEPT, TILE, STEP, BUCKETS,
+        )  # fmt: skip
+        if top_p < 1.0:
+            # Of the cut's own bucket only the survivors have mass, and of deeper ones nothing.
+            total = _reaching(
+                logits, stride, row, vocabulary, temperature, highest, cut, True, BLOCK
+            )
+            above = tl.sum(tl.where(buckets < place, mass, 0), 0)
+            mass = tl.where(buckets < place, mass, tl.where(buckets == place, total - above, 0))
+    if top_p < 1.0:
+        share = top_p * total.to(tl.float64)
+        place = tl.sum((tl.cumsum(mass, 0).to(tl.float64) < share).to(tl.int32), 0)
+        above = tl.sum(tl.where(buckets < place, mass, 0), 0)
+        nucleus = _cut_in_bucket(
+            logits, stride, row, vocabulary, temperature, highest, place, above,
+            share, values, True, BLOCK, KEPT, TILE, STEP, BUCKETS,
+        )  # fmt: skip
+        cut = tl.maximum(cut, tl.minimum(nucleus, highest))
+    return cut
+
+
+@triton.jit
+def _cut_in_bucket(
+    logits, stride, row, vocabulary, temperature, highest, place, above, wanted, values,
+    BY_MASS: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr, TILE: tl.constexpr,
+    STEP: tl.constexpr, BUCKETS: tl.constexpr,
+):  # fmt: skip
+    """The least score of bucket ``place`` that is kept when ``above`` lies above the bucket."""
+    found = tl.full((), 0, tl.int32)
+    least = tl.full((), float("inf"), tl.float32)
+    most = tl.full((), float("-inf"), tl.float32)
+    # The list may still be read: by the cut of top_k before that of top_p.
+    tl.debug_barrier()
     for start in range(0, vocabulary, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        raw = tl.load(logits + columns, mask=columns < vocabulary, other=float("-inf"))
-        scores = tl.math.div_rn(raw.to(tl.float32), temperature)
-        reaches = (scores >= cut) & (columns < vocabulary)
-        if BY_MASS:
-            weights = tl.where(reaches, mass_of(scores - highest), 0)
-        else:
-            weights = reaches.to(tl.int64)
-        total += tl.sum(weights, 0)
-    return total
+        logit = load_logits(logits, stride, row, columns, vocabulary)
+        scores = over_temperature(logit, temperature)
+        inside = (_bucket(scores, highest, BUCKETS) == place) & (columns < vocabulary)
+        flags = inside.to(tl.int32)
+        here = tl.sum(flags, 0)
+        if here > 0:
+            places = found + tl.cumsum(flags, 0) - 1
+            tl.store(values + places, scores, mask=inside & (places < KEPT))
+            least = tl.minimum(least, tl.min(tl.where(inside, scores, float("inf")), 0))
+            most = tl.maximum(most, tl.max(tl.where(inside, scores, float("-inf")), 0))
+        found += here
+    tl.debug_barrier()
+    if found <= KEPT:
+        cut = least_kept(values, found, 1.0, highest, above, wanted, BY_MASS, TILE, STEP)
+    else:
+        cut = _bisected(
+            logits, stride, row, vocabulary, temperature, highest, least, most, wanted,
+            BY_MASS, BLOCK,
+        )  # fmt: skip
+    return cut
 
 
 @triton.jit
-def _largest_cut(
-    logits,
-    vocabulary,
-    temperature,
-    highest,
-    low,
-    wanted,
-    BY_MASS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """The largest key, from ``low`` on, whose value ``wanted`` (fp64) or more still reach."""
-    high = order_key(highest)
+def _bisected(
+    logits, stride, row, vocabulary, temperature, highest, least, most, wanted,
+    BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The largest value in [least, most] that ``wanted`` or more reach, as ``least`` is."""
+    low = order_key(least)
+    high = order_key(most)
     while low < high:
         # The upper middle, in 64 bits: the difference of two keys can exceed 31.
         middle = (low.to(tl.int64) + (high.to(tl.int64) - low.to(tl.int64) + 1) // 2).to(tl.int32)
         total = _reaching(
-            logits, vocabulary, temperature, highest, value_of_key(middle), BY_MASS, BLOCK
-        )
+            logits, stride, row, vocabulary, temperature, highest, value_of_key(middle),
+            BY_MASS, BLOCK,
+        )  # fmt: skip
         reached = total.to(tl.float64) >= wanted
         low = tl.where(reached, middle, low)
         high = tl.where(reached, high, middle - 1)
-    return low
+    return value_of_key(low)
 
 
 @triton.jit
-def cut_of_row(
-    logits, vocabulary, temperature, highest, top_k, top_p, log_min_p, BLOCK: tl.constexpr
-):
-    """The least score, fp32, that top_k, then top_p, then min_p keep.
+def _reaching(
+    logits, stride, row, vocabulary, temperature, highest, cut,
+    BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """How many scores of the row reach the cut, or their mass, int64."""
+    total = tl.full((), 0, tl.int64)
+    for start in range(0, vocabulary, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        values = load_logits(logits, stride, row, columns, vocabulary)
+        scores = over_temperature(values, temperature)
+        reaches = (scores >= cut) & (columns < vocabulary)
+        if BY_MASS:
+            total += tl.sum(tl.where(reaches, mass_of(scores - highest), 0), 0)
+        else:
+            total += tl.sum(reaches.to(tl.int32), 0).to(tl.int64)
+    return total
 
-    ``logits`` points at the row, ``highest`` is its largest score, finite.
-    """
-    low = tl.full((), LOWEST_KEY, tl.int32)
-    if (top_k > 0) & (top_k < vocabulary):
-        low = _largest_cut(
-            logits, vocabulary, temperature, highest, low, top_k.to(tl.float64), False, BLOCK
-        )
-    if top_p < 1.0:
-        total = _reaching(logits, vocabulary, temperature, highest, value_of_key(low), True, BLOCK)
-        low = _largest_cut(
-            logits, vocabulary, temperature, highest, low, top_p * total.to(tl.float64), True, BLOCK
-        )
-    return tl.maximum(value_of_key(low), highest + log_min_p)
+
+@triton.jit
+def finish(
+    logits, stride, vocabulary, temperatures, noises, keys, positions, choices,
+    limits, counters, sums, out,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Draws the rows whose cut is known; a row's last program stores the token."""
+    begin(EARLY)
+    row = tl.program_id(1)
+    if tl.load(counters + row * 4) == DRAW:
+        cut = tl.load(limits + row * 3 + 2)
+        for block in range(BLOCKS):
+            start = (tl.program_id(0) * BLOCKS + block) * BLOCK
+            columns = start + tl.arange(0, BLOCK)
+            values = load_logits(logits, stride, row, columns, vocabulary)
+            scores = over_temperature(values, tl.load(temperatures + row))
+            kept = scores >= cut
+            if tl.max(kept.to(tl.int32), 0) > 0:
+                drawn = noise_of_block(
+                    start, tl.load(keys + row), tl.load(positions + row),
+                    tl.load(choices + row), BLOCK,
+                )  # fmt: skip
+                noisy = tl.where(kept, scores + tl.load(noises + row) * drawn, float("-inf"))
+                highest, token = best_of(noisy, columns)
+                # One integer whose maximum is the best score's lowest id; -0 equals +0.
+                order = order_key(tl.where(highest == 0.0, 0.0, highest)).to(tl.int64)
+                packed = ((order + 0x80000000) << 31) | (0x7FFFFFFF - token)
+                tl.atomic_max(sums + row * 2 + 1, packed)
+        if is_last(counters + row * 4 + 3):
+            best = tl.atomic_max(sums + row * 2 + 1, tl.full((), -1, tl.int64))
+            tl.store(out + row, (0x7FFFFFFF - (best & 0x7FFFFFFF)).to(tl.int32))
