@@ -16,7 +16,6 @@ from antiphon_llm.kvcache.prefix_tree import Node, PrefixTree, extend_keys, root
 
 from .request import Request
 
-
 _EVICTED_TOGETHER = 16
 
 

@@ -41,6 +41,7 @@ class EntryAllocator:
         first = len(self._stack) - count
         ids = self._stack[first:]
         del self._stack[first:]
+        ids.reverse()
         for entry in ids:
             self._held[entry] = 1
         return ids
