@@ -10,7 +10,7 @@ from antiphon_kernels import quant_linear as kernel
 from antiphon_kernels.embedding import embedding
 from antiphon_kernels.quant_linear import PackedWeight
 from antiphon_kernels.rms_norm import add_rms_norm, rms_norm
-from antiphon_kernels.small_linear import MAX_ROWS, small_linear
+from antiphon_kernels.small_linear import MAX_ROWS, fuses, small_linear
 
 from antiphon_nn.checkpoint import Checkpoint
 from antiphon_nn.rotary import RopeSettings, RotaryEmbedding, rope_settings
@@ -147,10 +147,6 @@ def _runs(weights: Sequence[PackedWeight]) -> list[list[PackedWeight]]:
     return runs
 
 
-_NARROW = 4096
-"""Outputs up to which the product of few rows has its own kernel."""
-
-
 class DenseLinear:
     """One projection, or several of one input, as one dense matrix.
 
@@ -216,10 +212,9 @@ class DenseLinear:
 
     def folds(self, rows: int, *, norm: bool = False, gate: bool = False) -> bool:
         """At the few rows where the kernel of few rows beats a tensor-core product."""
-        # Measured on an H200: with norm or gate inside, and at wide layers, the product through
-        # cuBLAS with the neighbours as kernels of their own is faster.
-        alone = not norm and not gate and self.weight.shape[0] <= _NARROW
-        return alone and rows <= self.folded_rows
+        return rows <= self.folded_rows and fuses(
+            rows, self.weight.shape[0], norm=norm, activation=gate
+        )
 
     def folded(
         self,
