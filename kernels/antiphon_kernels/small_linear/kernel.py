@@ -35,23 +35,11 @@ def _add_products(acc, w, x, BLOCK_OUT: tl.constexpr, BLOCK_DEPTH: tl.constexpr)
 
 
 @triton.jit
-def _prefetch(place, row, width, depth, nbytes, PIECES: tl.constexpr):
-    """Brings PIECES times nbytes of each weight row, from column ``place`` on, to the L2 cache."""
-    row = tl.minimum(row, width - 1).to(tl.int64)
-    address = (place + row * depth).to(tl.int64)[:, None]
-    address += tl.arange(0, PIECES)[None, :] * nbytes
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; // $0", "=r,l,r", [address, nbytes],
-        dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
 def linear_one(
-    x, weight, bias, norm_weight, residual, out, width, depth, eps, ahead,
+    x, weight, bias, norm_weight, residual, out, width, depth, eps,
     NORM: tl.constexpr, PLUS_ONE: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr, EARLY: tl.constexpr, BLOCK_OUT: tl.constexpr,
-    BLOCK_DEPTH: tl.constexpr, PIECES: tl.constexpr,
+    BLOCK_DEPTH: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_OUT outputs of a single row; with an activation, that many gates and their ups.
 
@@ -63,43 +51,40 @@ def linear_one(
     gate_place = weight + output.to(tl.int64)[:, None] * depth + step[None, :]
     up_place = gate_place + tl.cast(width, tl.int64) * depth
     mask = present[:, None] & (step < depth)[None, :]
-    gate = tl.load(gate_place, mask, other=0.0, cache_modifier=".cg")
+    gate = tl.load(gate_place, mask, other=0.0)
     up = gate
     if ACTIVATION != "":
-        up = tl.load(up_place, mask, other=0.0, cache_modifier=".cg")
+        up = tl.load(up_place, mask, other=0.0)
+    scale = tl.zeros([BLOCK_DEPTH], dtype=tl.float32)
+    if NORM:
+        scale = tl.load(norm_weight + step, step < depth, other=0.0).to(tl.float32)
     if EARLY:
-        if PIECES > 0:
-            rest = weight + BLOCK_DEPTH
-            _prefetch(rest, output, width, depth, ahead, PIECES)
-            if ACTIVATION != "":
-                rest += tl.cast(width, tl.int64) * depth
-                _prefetch(rest, output, width, depth, ahead, PIECES)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
+    block = tl.load(x + step, step < depth, other=0.0)
     acc = tl.zeros([BLOCK_OUT, BLOCK_DEPTH // 8], dtype=tl.float32)
     up_acc = tl.zeros([BLOCK_OUT, BLOCK_DEPTH // 8], dtype=tl.float32)
     squares = tl.zeros([BLOCK_DEPTH], dtype=tl.float32)
-    for begin in tl.range(0, depth, BLOCK_DEPTH, num_stages=1):
-        following = begin + BLOCK_DEPTH + step
-        mask = present[:, None] & (following < depth)[None, :]
-        place = begin + BLOCK_DEPTH
-        next_gate = tl.load(gate_place + place, mask, other=0.0, cache_modifier=".cg")
+    for begin in tl.range(BLOCK_DEPTH, depth + BLOCK_DEPTH, BLOCK_DEPTH, num_stages=1):
+        inside = begin + step < depth
+        mask = present[:, None] & inside[None, :]
+        next_gate = tl.load(gate_place + begin, mask, other=0.0)
         next_up = next_gate
         if ACTIVATION != "":
-            next_up = tl.load(up_place + place, mask, other=0.0, cache_modifier=".cg")
-        inside = begin + step < depth
-        block = tl.load(x + begin + step, inside, other=0.0).to(tl.float32)
+            next_up = tl.load(up_place + begin, mask, other=0.0)
+        next_block = tl.load(x + begin + step, inside, other=0.0)
+        values = block.to(tl.float32)
         if NORM:
-            squares += block * block
-            scale = tl.load(norm_weight + begin + step, inside, other=0.0).to(tl.float32)
-            if PLUS_ONE:
-                scale += 1.0
-            block *= scale
-        acc = _add_products(acc, gate, block, BLOCK_OUT, BLOCK_DEPTH)
+            next_scale = tl.load(norm_weight + begin + step, inside, other=0.0).to(tl.float32)
+            squares += values * values
+            values *= scale + 1.0 if PLUS_ONE else scale
+            scale = next_scale
+        acc = _add_products(acc, gate, values, BLOCK_OUT, BLOCK_DEPTH)
         if ACTIVATION != "":
-            up_acc = _add_products(up_acc, up, block, BLOCK_OUT, BLOCK_DEPTH)
+            up_acc = _add_products(up_acc, up, values, BLOCK_OUT, BLOCK_DEPTH)
         gate = next_gate
         up = next_up
+        block = next_block
     result = tl.sum(acc, axis=1)
     opened = tl.sum(up_acc, axis=1)
     if NORM:
@@ -118,11 +103,27 @@ def linear_one(
 
 
 @triton.jit
+def _prefetch(weight, width, depth, BLOCK_OUT: tl.constexpr, AHEAD: tl.constexpr):
+    """Brings the first AHEAD bytes of this program's rows to the L2 cache.
+
+    The rows lie one after the other, so one address and one size serve all threads: with
+    operands of their own they would take turns at this instruction.
+    """
+    first = tl.program_id(0) * BLOCK_OUT
+    if first + BLOCK_OUT <= width:
+        tl.inline_asm_elementwise(
+            "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r",
+            [(weight + first.to(tl.int64) * depth).to(tl.int64), AHEAD],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
 def linear_few(
-    x, weight, bias, residual, out, rows, width, depth, x_row, residual_row, out_row, ahead,
+    x, weight, bias, residual, out, rows, width, depth, x_row, residual_row, out_row,
     ACTIVATION: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, EARLY: tl.constexpr,
     WHOLE: tl.constexpr, ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr,
-    BLOCK_DEPTH: tl.constexpr, STAGES: tl.constexpr, PIECES: tl.constexpr,
+    BLOCK_DEPTH: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_OUT outputs of all rows; with an activation, that many gates and their ups."""
     output = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
@@ -131,10 +132,10 @@ def linear_few(
     live = row < rows
     ups = weight + tl.cast(width, tl.int64) * depth
     if EARLY:
-        if PIECES > 0:
-            _prefetch(weight, output, width, depth, ahead, PIECES)
+        if AHEAD > 0:
+            _prefetch(weight, width, depth, BLOCK_OUT, AHEAD)
             if ACTIVATION != "":
-                _prefetch(ups, output, width, depth, ahead, PIECES)
+                _prefetch(ups, width, depth, BLOCK_OUT, AHEAD)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     step = tl.arange(0, BLOCK_DEPTH)
@@ -172,8 +173,8 @@ def linear_few(
 class Shape:
     """Tile of one launch: outputs and depth of a program's step.
 
-    A program prefetches up to ``ahead`` bytes of weight; those of all resident programs
-    together must fit into the L2 cache.
+    A program of several rows prefetches up to ``ahead`` bytes of weight; those of all
+    resident programs together must fit into the L2 cache.
     """
 
     outputs: int
@@ -197,18 +198,10 @@ def choose_shape(
     return Shape(16, depth, 2, 4) if narrow else Shape(32, depth, 4, 4)
 
 
-def pieces_ahead(
-    shape: Shape, depth: int, gated: bool, item_bytes: int, loaded: int
-) -> tuple[int, int]:
-    """Pieces of each weight row to prefetch, one for each thread, and the bytes of a piece.
-
-    ``loaded`` columns at the beginning of a row need none.
-    """
-    pieces = max(1, 32 * shape.warps // shape.outputs)
-    rows = shape.outputs * (2 if gated else 1)
-    rest = max(0, depth - loaded) * item_bytes
-    nbytes = min(rest, shape.ahead // rows) // pieces // 16 * 16
-    return (pieces, nbytes) if nbytes and depth * item_bytes % 16 == 0 else (0, 0)
+def bytes_ahead(shape: Shape, depth: int, gated: bool, item_bytes: int) -> int:
+    """What a program of several rows prefetches of its weight, or of its gates and its ups."""
+    rows = shape.outputs * depth * item_bytes
+    return min(rows, shape.ahead // (2 if gated else 1)) if rows % 16 == 0 else 0
 
 
 def small_linear(
@@ -253,14 +246,6 @@ def small_linear(
         "num_warps": shape.warps,
         "launch_pdl": early,
     }
-    pieces, ahead = pieces_ahead(
-        shape,
-        depth,
-        activation is not None,
-        x.element_size(),
-        loaded=shape.depth if rows == 1 else 0,
-    )
-    options |= {"PIECES": pieces, "ahead": ahead}
     grid = (triton.cdiv(width, shape.outputs),)
     given_bias = x if bias is None else bias
     given_residual = x if residual is None else residual
@@ -275,6 +260,7 @@ def small_linear(
         x, weight, given_bias, given_residual, out, rows, width, depth,
         x.stride(0), given_residual.stride(0), out.stride(0),
         WHOLE=depth % shape.depth == 0, ROWS=ROWS, STAGES=shape.stages,
+        AHEAD=bytes_ahead(shape, depth, activation is not None, x.element_size()),
         **options,
     )  # fmt: skip
     return out
