@@ -63,34 +63,38 @@ def device(**changes: int) -> CountedDevice:
     return CountedDevice(**{**sizes, **changes})
 
 
-def test_the_pool_takes_what_the_ledger_leaves() -> None:
+ENTRY_BYTES = 3 * 2 * 16 * 2 * 16 * 2
+
+
+def scarce(entries: int, reserved: int) -> CountedDevice:
+    """Room for so many entries, and the null one, after all that the ledger lists."""
+    others = {"foreign": 100 * MIB, "weights": 50 * MIB, "peak": 30 * MIB}
+    room = SAFETY_BYTES + (entries + 1) * ENTRY_BYTES
+    return device(total=sum(others.values()) + reserved + room, **others)
+
+
+def test_phases_and_a_pool_no_larger_than_all_rows_can_fill() -> None:
     phases = Phases()
-    built = build(config(reserved_bytes=40 * MIB), checkpoint(), phases, device=device())
+    built = build(config(), checkpoint(), phases, device=device())
     assert phases.names == ["load_weights", "measure_memory", "allocate_kv", "record_graphs"]
-    ledger = built.ledger
-    assert {row.name: row.bytes for row in ledger.rows} == {
-        "foreign": 100 * MIB, "weights": 50 * MIB, "buffers": 0, "activations": 30 * MIB,
-        "graphs": 0, "reserved": 40 * MIB,
-    }  # fmt: skip
-    assert ledger.kv_room == int(0.9 * 1024 * MIB) - 220 * MIB
-    assert built.pool.bytes <= ledger.kv_room - SAFETY_BYTES
-    assert built.size.entries == 4 * 256 // 16, "no more than all rows can fill"
+    assert built.size.entries == 4 * 256 // 16
     assert {field.dtype for field in built.pool.fields} == {torch.bfloat16}
-    assert built.runner.graphs.route(3) == 3
+    assert built.kernels["weights"] == "dense bfloat16, dequantised at load"
+    assert built.counters()["graph: replay"] == 0 and built.fallbacks() == {}
     assert built.tables.allocator.used == 0
 
 
-def test_a_small_pool_narrows_the_context_or_refuses_a_configured_one() -> None:
-    entry = 3 * 2 * 16 * 2 * 16 * 2
-    room = SAFETY_BYTES + 11 * entry
-    scarce = {"total": 10 * room, "foreign": 9 * room, "weights": 0, "peak": 0}
-    built = build(
-        config(context_limit=0, memory_share=1.0), checkpoint(), Phases(), device=device(**scarce)
-    )
+def test_the_pool_takes_what_the_ledger_leaves() -> None:
+    settings = {"context_limit": 0, "memory_share": 1.0, "reserved_bytes": 40 * MIB}
+    built = build(config(**settings), checkpoint(), Phases(), device=scarce(10, reserved=40 * MIB))
     assert built.size.narrowed and built.size.entries == 10
+    assert built.pool.bytes == 11 * ENTRY_BYTES
     assert built.size.context_limit == 160
+
+
+def test_a_configured_context_that_does_not_fit_is_refused_with_the_table() -> None:
     with pytest.raises(PoolTooSmall, match=r"largest that fits is 160(.|\n)*weights(.|\n)*kv room"):
-        build(config(memory_share=1.0), checkpoint(), Phases(), device=device(**scarce))
+        build(config(memory_share=1.0), checkpoint(), Phases(), device=scarce(10, reserved=0))
 
 
 def test_too_little_memory_prints_the_table() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import antiphon_kernels
 import msgspec
+import torch
 from antiphon_core.ipc.endpoint import Endpoint
 from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint, open_checkpoint
@@ -26,6 +27,7 @@ from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Subm
 from antiphon_llm.models.registry import architecture_of, build_model
 
 from .batch import BatchBuilder
+from .built import BuiltEngine, Phase
 from .cpu_runner import CpuRunner
 from .door import Door
 from .intake import Intake, ServedModel
@@ -41,8 +43,11 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-DEVICES = ("cpu",)
-DTYPES = ("auto", "float32")
+DTYPES = {
+    "cpu": ("auto", "float32"),
+    "cuda": ("auto", "bfloat16", "float16", "float32"),
+}
+"""What each device computes in."""
 WARM_UP_TOKENS = 8
 
 
@@ -74,29 +79,26 @@ def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> Engine
         limits = check_config(config)
         antiphon_kernels.set_threads(config.threads or len(os.sched_getaffinity(0)))
         antiphon_kernels.set_products(config.products)
-        kernels = antiphon_kernels.implementations()
-    with phases.phase("load_weights"):
         checkpoint = open_checkpoint(config.model_path)
-        model = build_model(checkpoint)
         eos_ids = end_of_text_ids(checkpoint)
-    with phases.phase("allocate_kv"):
-        pool, size = _allocate(config, model)
-    loop = _assemble(config, limits, endpoint, model, pool, size, eos_ids)
+    build = _build_on_host if config.device == "cpu" else _build_on_device
+    built = build(config, checkpoint, phases.phase)
+    loop = _assemble(config, limits, endpoint, built, eos_ids)
     with phases.phase("warm_up"):
         _warm_up(loop)
     hello = Hello(
         architecture=architecture_of(checkpoint),
-        vocab_size=model.vocab_size,
-        context_limit=size.context_limit,
+        vocab_size=built.model.vocab_size,
+        context_limit=built.size.context_limit,
         eos_ids=eos_ids,
-        kv_entries=size.entries,
+        kv_entries=built.size.entries,
         entry_tokens=config.entry_tokens,
         max_rows=config.max_rows,
-        weight_bytes=model.weight_bytes,
-        kv_bytes=pool.bytes,
+        weight_bytes=built.model.weight_bytes,
+        kv_bytes=built.pool.bytes,
         device=config.device,
-        dtype="float32",
-        kernels=kernels,
+        dtype=str(built.model.dtype).removeprefix("torch."),
+        kernels=built.kernels,
         boot_seconds=phases.seconds,
     )
     endpoint.send(hello)
@@ -106,11 +108,14 @@ def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> Engine
 
 def check_config(config: EngineConfig) -> SchedulerLimits:
     """What configuration alone can refute; ValueError names the field and what it may be."""
-    if config.device not in DEVICES:
-        raise ValueError(f"device is {config.device!r}; supported: {', '.join(DEVICES)}")
-    if config.dtype not in DTYPES:
+    if config.device not in DTYPES:
+        raise ValueError(f"device is {config.device!r}; supported: {', '.join(DTYPES)}")
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda', but torch finds no CUDA device here")
+    dtypes = DTYPES[config.device]
+    if config.dtype not in dtypes:
         raise ValueError(
-            f"dtype is {config.dtype!r}; supported on {config.device}: {', '.join(DTYPES)}"
+            f"dtype is {config.dtype!r}; supported on {config.device}: {', '.join(dtypes)}"
         )
     if not 0.0 < config.memory_share <= 1.0:
         raise ValueError(f"memory_share must lie in (0, 1], got {config.memory_share}")
@@ -144,6 +149,53 @@ def _ids(value: int | list[int] | None) -> set[int]:
     return {value} if isinstance(value, int) else set(value)
 
 
+def _build_on_device(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEngine:
+    # Here, so that a CPU engine loads none of it.
+    from .cuda.boot import build
+
+    return build(config, checkpoint, phase)
+
+
+def _build_on_host(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEngine:
+    with phase("load_weights"):
+        model = build_model(checkpoint)
+    with phase("allocate_kv"):
+        pool, size = _allocate(config, model)
+    tables = BlockTables(
+        EntryAllocator(size.entries),
+        rows=config.max_rows,
+        entry_tokens=config.entry_tokens,
+        context_limit=size.context_limit,
+    )
+    views = [
+        LayerCache(pool.views[keys].flatten(0, 1), pool.views[values].flatten(0, 1))
+        for keys, values in model.kv_names()
+    ]
+    builder = BatchBuilder(
+        tables,
+        step_tokens=config.step_tokens,
+        max_rows=config.max_rows,
+        slots=config.overlap_depth + 1,
+    )
+    runner = CpuRunner(
+        model, views, builder, max_rows=config.max_rows, overlap_depth=config.overlap_depth
+    )
+    return BuiltEngine(
+        model,
+        tables,
+        pool,
+        size,
+        runner,
+        antiphon_kernels.implementations(),
+        fallbacks=lambda: {
+            **antiphon_kernels.fallbacks,
+            **model.programs.fallbacks,
+            **runner.fallbacks,
+        },
+        counters=dict,
+    )
+
+
 def _allocate(config: EngineConfig, model: Decoder) -> tuple[KvPool, PoolSize]:
     fields = model.kv_fields(config.entry_tokens)
     size = size_pool(
@@ -170,45 +222,18 @@ def _assemble(
     config: EngineConfig,
     limits: SchedulerLimits,
     endpoint: Endpoint,
-    model: Decoder,
-    pool: KvPool,
-    size: PoolSize,
+    built: BuiltEngine,
     eos_ids: list[int],
 ) -> EngineLoop:
-    allocator = EntryAllocator(size.entries)
-    tables = BlockTables(
-        allocator,
-        rows=config.max_rows,
-        entry_tokens=config.entry_tokens,
-        context_limit=size.context_limit,
-    )
-    views = [
-        LayerCache(
-            pool.views[f"{index}.keys"].flatten(0, 1), pool.views[f"{index}.values"].flatten(0, 1)
-        )
-        for index in range(len(model.spec.layers))
-    ]
-    builder = BatchBuilder(
-        tables,
-        step_tokens=config.step_tokens,
-        max_rows=config.max_rows,
-        slots=config.overlap_depth + 1,
-    )
-    runner = CpuRunner(
-        model, views, builder, max_rows=config.max_rows, overlap_depth=config.overlap_depth
-    )
-    served = ServedModel(model.vocab_size, size.context_limit, frozenset(eos_ids))
+    served = ServedModel(built.model.vocab_size, built.size.context_limit, frozenset(eos_ids))
     return assemble_loop(
         endpoint,
-        Scheduler(limits, tables, _prefix_tree(config, allocator)),
-        runner,
+        Scheduler(limits, built.tables, _prefix_tree(config, built.tables.allocator)),
+        built.runner,
         served,
         overlap_depth=config.overlap_depth,
-        fallbacks=lambda: {
-            **antiphon_kernels.fallbacks,
-            **model.programs.fallbacks,
-            **runner.fallbacks,
-        },
+        fallbacks=built.fallbacks,
+        counters=built.counters,
     )
 
 
@@ -228,6 +253,7 @@ def assemble_loop(
     *,
     overlap_depth: int,
     fallbacks: Callable[[], dict[str, int]] = dict,
+    counters: Callable[[], dict[str, int]] = dict,
 ) -> EngineLoop:
     """Wires the host side around a runner."""
     outbox = Outbox()
@@ -244,6 +270,7 @@ def assemble_loop(
         context_limit=served.context_limit,
         overlap_depth=overlap_depth,
         fallbacks=fallbacks,
+        counters=counters,
     )
 
 

@@ -59,6 +59,7 @@ class EngineLoop:
         context_limit: int,
         overlap_depth: int,
         fallbacks: Callable[[], dict[str, int]] = dict,
+        counters: Callable[[], dict[str, int]] = dict,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
@@ -72,6 +73,7 @@ class EngineLoop:
         self._commit = StepCommit(live, outbox, context_limit=context_limit)
         self._endpoint = endpoint
         self._fallbacks = fallbacks
+        self._runner_counters = counters
         self._flights: deque[InFlight] = deque()
         self._stopping = False
         self._steps = 0
@@ -201,7 +203,7 @@ class EngineLoop:
 
     def _counters(self) -> dict[str, int]:
         """What went another way than usual, by name."""
-        counters = dict(self.recovery.failures)
+        counters = {**self._runner_counters(), **self.recovery.failures}
         if self.pressure.shortages:
             counters["memory: shortages"] = self.pressure.shortages
         for pool, count in self.pressure.denials.items():

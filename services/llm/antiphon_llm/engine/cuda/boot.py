@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-
 import torch
 from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint
 
+from antiphon_llm.engine.built import BuiltEngine, Phase
 from antiphon_llm.engine.runner import LayerCache
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
@@ -34,25 +31,6 @@ DTYPES = {
     "float32": torch.float32,
 }
 
-Phase = Callable[[str], AbstractContextManager[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceEngine:
-    """A model that is ready to run on a device."""
-
-    model: Decoder
-    tables: BlockTables
-    pool: KvPool
-    size: PoolSize
-    runner: DeviceRunner
-    ledger: DeviceLedger
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """What the optional paths did, by outcome."""
-        return self.runner.counters
-
 
 def layer_caches(model: Decoder, pool: KvPool) -> list[LayerCache]:
     """Each layer's keys and values as slots of the pool."""
@@ -64,8 +42,10 @@ def layer_caches(model: Decoder, pool: KvPool) -> list[LayerCache]:
 
 def build(
     config: EngineConfig, checkpoint: Checkpoint, phase: Phase, *, device: Device | None = None
-) -> DeviceEngine:
+) -> BuiltEngine:
     """Loads, measures with a small pool, sizes the real one and records over it.
+
+    Matrices become dense in the activations' dtype, whatever format the file has them in.
 
     Raises PoolTooSmall with the memory's table when no pool fits, or when a configured size
     does not.
@@ -102,9 +82,24 @@ def build(
         **{row.name: row.bytes for row in ledger.rows},
         kv=pool.bytes,
         graphs_refused=len(runner.graphs.refused),
-        weights_dtype=str(model.dtype).removeprefix("torch."),
     )
-    return DeviceEngine(model, tables, pool, size, runner, ledger)
+    dtype = str(model.dtype).removeprefix("torch.")
+    kernels = {
+        "weights": f"dense {dtype}, dequantised at load",
+        "operations": "triton and cublas" if device.device.type == "cuda" else "host",
+    }
+    return BuiltEngine(
+        model,
+        tables,
+        pool,
+        size,
+        runner,
+        kernels,
+        fallbacks=lambda: {
+            f"graph of {rows} rows: {reason}": 1 for rows, reason in runner.graphs.refused.items()
+        },
+        counters=lambda: runner.counters,
+    )
 
 
 def runner_options(config: EngineConfig) -> RunnerOptions:
