@@ -5,7 +5,7 @@ MEMBERS := protos libs/core libs/nn libs/cli kernels services/llm services/vocod
 EDITABLE := $(foreach member,$(MEMBERS),-e ./$(member))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bench-llm bench-kernels-cpu bench-gateway soak-engine clean
+.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bench-llm bench-kernels-cpu bench-llm-cpu bench-gateway soak-engine clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -44,14 +44,17 @@ proto: setup-dev ## regenerate the committed stubs
 bars-demo: setup-dev ## measure the demo's claims on this machine, one BAR line each
 	$(BIN)/python -m bench.demo_bars
 
-bars-engine: setup-dev ## measure the engine's claims on this machine, one BAR line each
-	$(BIN)/python -m bench.engine_bars
+bars-engine: setup-dev ## the engine's claims, one BAR line each (PEER_PYTHON=python with llama-cpp-python)
+	$(BIN)/python -m bench.engine_bars --peer-python "$(PEER_PYTHON)"
 
 bench-llm: setup-dev ## offer a load to an llm service or an OpenAI server (LOAD="many 127.0.0.1:8082 --clients 8 ...")
 	$(BIN)/python -m bench.load $(or $(LOAD),--help)
 
 bench-kernels-cpu: setup-dev ## CPU kernels against torch
 	$(BIN)/python bench/kernels_cpu.py
+
+bench-llm-cpu: setup-dev ## the engine on CPU against llama.cpp (PEER_PYTHON: a Python that has llama-cpp-python)
+	$(BIN)/python -m bench.llm_cpu $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON))
 
 bench-gateway: setup-dev ## the gateway alone over fake backends: added latency, chunks a second
 	$(BIN)/python -m bench.gateway_rest

@@ -2,6 +2,7 @@
 
 Every measurement starts an llm service of its own on the default model, drives it with
 :mod:`bench.load` and takes ratios inside one run, so that a busy machine moves both sides.
+Decode and prefill stand beside llama.cpp where ``--peer-python`` names a Python that has it.
 Name some of them to run only these: ``python -m bench.engine_bars overload hop``.
 """
 
@@ -10,10 +11,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from antiphon.llm.v1 import generate_pb2, llm_service_pb2
@@ -27,6 +30,7 @@ from bench.load.summary import Objectives, percentile, summarise
 from bench.load.targets.llm_service import GenerateManyTarget, GenerateTarget
 from bench.load.workload import Workload
 from bench.report import Report
+from bench.scheduler import measure_all
 from bench.service import LlmService, llm_service
 
 RUN_DIR = Path("run/bars-engine")
@@ -38,6 +42,8 @@ PROBES = 6
 OVERLOAD_S = 60.0
 CAPACITY_S = 12.0
 HOPS = 400
+PEER = "llama_cpp"
+"""The measurement that another process makes: bench.llm_cpu."""
 
 
 async def shared_prefix(report: Report) -> None:
@@ -120,7 +126,15 @@ async def overloaded(report: Report) -> None:
     report.add("overload_entries_left", status.kv_entries_used)
 
 
+async def scheduler(report: Report) -> None:
+    """The longest of the usual plans: 256 rows, 2000 queued, in three states of the pool."""
+    timings = await asyncio.to_thread(measure_all)
+    raw = [asdict(timing) for timing in timings]
+    report.add("scheduler_plan_p99", max(timing.plan_p99 for timing in timings), raw)
+
+
 MEASUREMENTS: dict[str, Callable[[Report], Awaitable[None]]] = {
+    "scheduler": scheduler,
     "shared_prefix": shared_prefix,
     "overlap": overlap,
     "backlog": backlog,
@@ -187,17 +201,32 @@ def _ttft_p50(run: Run) -> float:
 
 async def main(names: list[str]) -> int:
     """Runs the measurements; the exit status."""
-    configure_logging("bench", level="error")
     report = Report("engine")
     for name in names:
         await MEASUREMENTS[name](report)
     return report.finish()
 
 
+def against_peer(peer_python: str) -> int:
+    """Decode and prefill beside llama.cpp in a process of their own; its exit status."""
+    command = [sys.executable, "-m", "bench.llm_cpu", "--repeats", "5"]
+    if peer_python:
+        command += ["--peer-python", peer_python]
+    return subprocess.run(command).returncode
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.engine_bars", description=__doc__)
-    parser.add_argument("measurements", nargs="*", metavar="NAME", help=", ".join(MEASUREMENTS))
-    chosen = parser.parse_args().measurements or list(MEASUREMENTS)
-    if unknown := set(chosen) - set(MEASUREMENTS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
-    sys.exit(asyncio.run(main(chosen)))
+    known = [*MEASUREMENTS, PEER]
+    parser.add_argument("measurements", nargs="*", metavar="NAME", help=", ".join(known))
+    parser.add_argument("--peer-python", default="", help="a Python that has llama-cpp-python")
+    options = parser.parse_args()
+    chosen = options.measurements or known
+    if unknown := set(chosen) - set(known):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    configure_logging("bench", level="error")
+    own = [name for name in chosen if name != PEER]
+    statuses = [asyncio.run(main(own))] if own else []
+    if PEER in chosen:
+        statuses.append(against_peer(options.peer_python))
+    sys.exit(max(statuses))
