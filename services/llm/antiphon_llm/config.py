@@ -86,7 +86,7 @@ class LlmSettings(Settings):
     graphs: Literal["auto", "on", "off"] = setting(
         "auto", doc="graph capture; on CPU the engine is eager by declaration"
     )
-    graph_rows_max: int = setting(0, doc="largest captured row count; 0 captures none", ge=0)
+    graph_rows_max: int = setting(0, doc="largest captured row count; 0 is max_rows", ge=0)
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
@@ -117,10 +117,11 @@ class LlmSettings(Settings):
                 f"upload_mode {self.upload_mode} has no meaning on cpu, where uploads are views; "
                 "leave it at auto"
             )
-        if self.graphs == "on" or self.graph_rows_max:
+        if self.device == "cpu" and (self.graphs == "on" or self.graph_rows_max):
             name = "graphs on" if self.graphs == "on" else f"graph_rows_max {self.graph_rows_max}"
             raise ValueError(
-                f"{name} is not served: the engine is eager by declaration; use graphs off"
+                f"{name} is not served on cpu: the engine is eager by declaration there; "
+                "use graphs off"
             )
         return self
 
@@ -151,6 +152,9 @@ class LlmSettings(Settings):
             queue_limit=self.resolved("queue_limit"),
             threads=self.threads,
             overlap_depth=self.overlap_depth,
+            upload_mode=self.upload_mode,
+            graphs=self.graphs,
+            graph_rows_max=self.graph_rows_max,
             prefix_cache=self.prefix_cache,
             batch_rows_max=self.batch_rows_max,
             tenant_rows_max=self.tenant_rows_max,
