@@ -81,7 +81,7 @@ class CpuRunner:
         """By row count: a decode step calls no torch operation, not even for a view."""
         self._host_logits = [rows.numpy() for rows in self._logits]
         self.fallbacks: dict[str, int] = {}
-        self._decode_batch = _FixedBatch() if overlap_depth else None
+        self._decode_batch = _FixedBatch(max_rows) if overlap_depth else None
         self._thread = _ComputeThread(self._compute) if overlap_depth else None
 
     def launch(self, plan: StepPlan) -> CpuFlight:
@@ -210,7 +210,8 @@ class CpuRunner:
 class _FixedBatch:
     """A copy of each decode batch in memory that never moves: recorded programs hold addresses."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_rows: int) -> None:
+        self._places = max_rows + 1
         self._buffers: dict[str, torch.Tensor] = {}
         self._views: dict[tuple[str, int], torch.Tensor] = {}
 
@@ -222,18 +223,11 @@ class _FixedBatch:
         source: torch.Tensor = getattr(batch, name)
         view = self._views.get((name, len(source)))
         if view is None:
-            view = self._first(name, source)
-        view.copy_(source)
-        return view
-
-    def _first(self, name: str, source: torch.Tensor) -> torch.Tensor:
-        """A view of the source's length; grows the memory for a batch larger than any before."""
-        held = self._buffers.get(name)
-        if held is None or len(held) < len(source):
-            self._buffers[name] = held = torch.empty_like(source)
-            self._views = {key: view for key, view in self._views.items() if key[0] != name}
-        self._views[name, len(source)] = view = held[: len(source)]
-        return view
+            if name not in self._buffers:
+                shape = (self._places, *source.shape[1:])
+                self._buffers[name] = torch.zeros(shape, dtype=source.dtype)
+            self._views[name, len(source)] = view = self._buffers[name][: len(source)]
+        return view.copy_(source)
 
 
 class _ComputeThread:
