@@ -89,5 +89,6 @@ SIGNATURES = {
         (POINTER(Attention), c_void_p, c_void_p, c_int64, c_int64, c_int),
     ),
     "philox": (None, (c_uint64, c_void_p, c_void_p, c_int64, c_int)),
+    "byte_product_peak": (c_int64, (c_int64, c_int)),
     "run_program": (c_int64, (c_void_p, c_int64)),
 }  # fmt: skip
