@@ -44,7 +44,9 @@ def paged_attention(
     and max_context; query_start, context_len and block_table are read on the device. Rows may
     begin anywhere in q, so the decode rows and the prefill rows of a mixed step are two calls
     over the same q and out with slices of the row metadata; queries of other rows are left
-    alone. A padding row has context 1, one query and a table of null pages.
+    alone. A padding row has context 1, one query and a table of null pages. The row metadata
+    and earlier keys may be read before the launch right before this one has ended: that one
+    makes q and this step's keys, not the metadata.
 
     Args:
         q: (N, Hq, D); a view into a fused qkv row is fine.

@@ -90,107 +90,154 @@ def _finish(acc, peak, total, sink, SINKS: tl.constexpr):
 
 
 @triton.jit
+def _prefetch(
+    k_head, v_head, table, begin, end,
+    SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, BLOCK_KEYS: tl.constexpr, LINES: tl.constexpr,
+):  # fmt: skip
+    """Asks for the keys and values of one block, LINES of 128 bytes each, into the L2 cache."""
+    key = tl.minimum(begin + tl.arange(0, BLOCK_KEYS), end - 1)
+    block = tl.load(table + key // BLOCK_TOKENS).to(tl.int64)
+    slot = (block * BLOCK_TOKENS + key % BLOCK_TOKENS) * SLOT
+    line = tl.arange(0, LINES)[None, :] * 128
+    for head in tl.static_range(2):
+        place = (k_head if head == 0 else v_head) + slot
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l",
+            [place.to(tl.int64)[:, None] + line], dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["splits"])
 def decode(
     q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
     arrivals, partial_acc, partial_peak, partial_total,
     splits, table_stride, q_stride, head_stride, factor, cap_scale, window,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
-    TILE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    SPLIT: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
-    EARLY: tl.constexpr, STAGES: tl.constexpr,
+    TILE: tl.constexpr, LIVE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    EARLY: tl.constexpr, LINES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One part of the context of one (row, key head), for all its queries and heads.
 
     The pairs (query, head) of the group share every loaded key, so the cache is read once.
+    The row's metadata is read before the wait: the kernel right before only makes q and this
+    step's keys. Parts beyond a short context have nothing to do; the last of the others to
+    arrive joins them all.
     """
     kv_head = tl.program_id(0)
     part = tl.program_id(1)
     row = tl.program_id(2)
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     first = tl.load(query_start + row)
     queries = tl.load(query_start + row + 1) - first
     context = tl.load(context_len + row)
-    pair = tl.arange(0, TILE)
-    column = tl.arange(0, BLOCK_DIM)
-    query = pair // GROUP
-    head = kv_head * GROUP + pair % GROUP
-    live = query < queries
-    query_position = context - queries + query
-    at = (first + query).to(tl.int64)
-    q_place = q + at[:, None] * q_stride + head[:, None] * head_stride + column[None, :]
-    tile = tl.load(q_place, live[:, None] & (column < DIM)[None, :], other=0.0)
-
     start = 0
     if WINDOW:
         start = tl.maximum(context - queries - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
     blocks = tl.cdiv(context - start, BLOCK_KEYS)
     share = tl.cdiv(blocks, splits)
+    parts = tl.cdiv(blocks, share)
     begin = start + part * share * BLOCK_KEYS
     end = tl.minimum(begin + share * BLOCK_KEYS, context)
-    acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
-    peak = tl.full([TILE], LOWEST, dtype=tl.float32)
-    total = tl.zeros([TILE], dtype=tl.float32)
+    pair = tl.arange(0, TILE)
+    column = tl.arange(0, BLOCK_DIM)
+    query = pair // GROUP
+    head = kv_head * GROUP + pair % GROUP
+    live = query < queries
+    at = (first + query).to(tl.int64)
+    q_place = q + at[:, None] * q_stride + head[:, None] * head_stride + column[None, :]
+    k_head = k_cache + kv_head * DIM
+    v_head = v_cache + kv_head * DIM
     table = block_table + row.to(tl.int64) * table_stride
-    for key in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
-        acc, peak, total = _block(
-            tile, query_position, acc, peak, total, key, context,
-            k_cache + kv_head * DIM, v_cache + kv_head * DIM, table, factor, cap_scale, window,
-            KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, WINDOW, SOFTCAP, True,
-        )  # fmt: skip
-    o_place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
-    o_mask = live[:, None] & (column < DIM)[None, :]
-    sink = tl.zeros([TILE], dtype=tl.float32)
-    if SINKS:
-        sink = tl.load(sinks + head, mask=live, other=0.0).to(tl.float32)
-    if not SPLIT:
-        result = _finish(acc, peak, total, sink, SINKS)
-        tl.store(o_place, result.to(out.dtype.element_ty), o_mask)
-    else:
-        pairs = row * KV_HEADS + kv_head
-        base = (pairs * splits + part) * TILE + pair
-        place = base.to(tl.int64)[:, None] * BLOCK_DIM + column[None, :]
-        tl.store(partial_acc + place, acc)
-        tl.store(partial_peak + base, peak)
-        tl.store(partial_total + base, total)
-        # Every thread's stores come before the arrival that publishes them.
-        tl.debug_barrier()
-        arrived = tl.atomic_add(arrivals + pairs, 1, sem="acq_rel", scope="gpu")
-        if arrived == splits - 1:
-            tl.store(arrivals + pairs, 0)
-            _join(
-                partial_acc, partial_peak, partial_total, pairs * splits, splits,
-                o_place, o_mask, sink, SINKS, TILE, BLOCK_DIM,
+    if LINES > 0:
+        _prefetch(
+            k_head, v_head, table, begin, end, KV_HEADS * DIM, BLOCK_TOKENS, BLOCK_KEYS, LINES
+        )
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    if part < parts:
+        tile = tl.load(q_place, live[:, None] & (column < DIM)[None, :], other=0.0)
+        acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
+        peak = tl.full([TILE], LOWEST, dtype=tl.float32)
+        total = tl.zeros([TILE], dtype=tl.float32)
+        for key in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
+            acc, peak, total = _block(
+                tile, context - queries + query, acc, peak, total, key, context,
+                k_head, v_head, table, factor, cap_scale, window,
+                KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, WINDOW, SOFTCAP, True,
             )  # fmt: skip
+        if parts == 1:
+            sink = tl.zeros([TILE], dtype=tl.float32)
+            if SINKS:
+                sink = tl.load(sinks + head, mask=live, other=0.0).to(tl.float32)
+            result = _finish(acc, peak, total, sink, SINKS)
+            o_place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
+            tl.store(
+                o_place, result.to(out.dtype.element_ty),
+                live[:, None] & (column < DIM)[None, :],
+            )  # fmt: skip
+        else:
+            origin = (row * KV_HEADS + kv_head) * splits
+            base = (origin + part) * LIVE + pair
+            place = base.to(tl.int64)[:, None] * BLOCK_DIM + column[None, :]
+            tl.store(partial_acc + place, acc, live[:, None] & (column < BLOCK_DIM)[None, :])
+            tl.store(partial_peak + base, peak, live)
+            tl.store(partial_total + base, total, live)
+            # Every thread's stores come before the arrival that publishes them.
+            tl.debug_barrier()
+            counter = arrivals + row * KV_HEADS + kv_head
+            arrived = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+            if arrived == parts - 1:
+                tl.store(counter, 0)
+                _join(
+                    partial_acc, partial_peak, partial_total, out, sinks, origin, parts,
+                    first, queries, kv_head, HEADS, GROUP, DIM, LIVE, BLOCK_DIM, SINKS,
+                )  # fmt: skip
 
 
 @triton.jit
 def _join(
-    partial_acc, partial_peak, partial_total, first, splits, o_place, o_mask, sink,
-    SINKS: tl.constexpr, TILE: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    partial_acc, partial_peak, partial_total, out, sinks, origin, parts, first, queries, kv_head,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, LIVE: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Joins the parts in their order, so that the result does not depend on who came last."""
-    pair = tl.arange(0, TILE)
+    """Joins the parts in their order, so that the result does not depend on who came last.
+
+    Several parts are read at once: one by one, each would wait for its own trip to the L2.
+    """
+    AT_ONCE: tl.constexpr = 8192 // (LIVE * BLOCK_DIM) if LIVE * BLOCK_DIM < 8192 else 1
+    pair = tl.arange(0, LIVE)
     column = tl.arange(0, BLOCK_DIM)
-    acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
-    peak = tl.full([TILE], LOWEST, dtype=tl.float32)
-    total = tl.zeros([TILE], dtype=tl.float32)
-    for part in range(splits):
-        base = (first + part) * TILE + pair
-        place = base.to(tl.int64)[:, None] * BLOCK_DIM + column[None, :]
-        part_peak = tl.load(partial_peak + base, cache_modifier=".cg")
-        new_peak = tl.maximum(peak, part_peak)
+    query = pair // GROUP
+    head = kv_head * GROUP + pair % GROUP
+    live = query < queries
+    acc = tl.zeros([LIVE, BLOCK_DIM], dtype=tl.float32)
+    peak = tl.full([LIVE], LOWEST, dtype=tl.float32)
+    total = tl.zeros([LIVE], dtype=tl.float32)
+    for begin in range(0, parts, AT_ONCE):
+        part = begin + tl.arange(0, AT_ONCE)
+        base = (origin + part)[:, None] * LIVE + pair[None, :]
+        inside = (part < parts)[:, None] & live[None, :]
+        peaks = tl.load(partial_peak + base, inside, other=LOWEST, cache_modifier=".cg")
+        totals = tl.load(partial_total + base, inside, other=0.0, cache_modifier=".cg")
+        place = base.to(tl.int64)[:, :, None] * BLOCK_DIM + column[None, None, :]
+        mask = inside[:, :, None] & (column < BLOCK_DIM)[None, None, :]
+        accs = tl.load(partial_acc + place, mask, other=0.0, cache_modifier=".cg")
+        new_peak = tl.maximum(peak, tl.max(peaks, axis=0))
         decay = tl.exp2(peak - new_peak)
-        weight = tl.exp2(part_peak - new_peak)
-        part_total = tl.load(partial_total + base, cache_modifier=".cg")
-        total = total * decay + part_total * weight
-        part_acc = tl.load(partial_acc + place, cache_modifier=".cg")
-        acc = acc * decay[:, None] + part_acc * weight[:, None]
+        weights = tl.exp2(peaks - new_peak[None, :])
+        total = total * decay + tl.sum(totals * weights, axis=0)
+        acc = acc * decay[:, None] + tl.sum(accs * weights[:, :, None], axis=0)
         peak = new_peak
+    sink = tl.zeros([LIVE], dtype=tl.float32)
+    if SINKS:
+        sink = tl.load(sinks + head, mask=live, other=0.0).to(tl.float32)
     result = _finish(acc, peak, total, sink, SINKS)
-    tl.store(o_place, result.to(o_place.dtype.element_ty), o_mask)
+    at = (first + query).to(tl.int64)
+    o_place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
+    o_mask = live[:, None] & (column < DIM)[None, :]
+    tl.store(o_place, result.to(out.dtype.element_ty), o_mask)
 
 
 @triton.jit
@@ -212,7 +259,7 @@ def _tile_row(query_start, tile, rows, QUERIES: tl.constexpr, SEARCH: tl.constex
     return row, begin_tile
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "tiles"])
 def prefill(
     q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
     rows, tiles, table_stride, q_stride, head_stride, factor, cap_scale, window,

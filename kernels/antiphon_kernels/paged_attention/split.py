@@ -16,7 +16,7 @@ DECODE_TILE = 64
 COUNTERS = 1024
 """int32 arrival counters at the head of a workspace, one per (row, key head) that is split."""
 
-SPLIT_TOKENS = 128
+SPLIT_TOKENS = 64
 """Fewest keys worth a part of their own."""
 
 PROGRAMS_PER_PROCESSOR = 4
@@ -28,9 +28,14 @@ def decode_queries(group: int) -> int:
     return max(1, DECODE_TILE // group)
 
 
+def live_pairs(max_query: int, group: int) -> int:
+    """(query, head) pairs of one key head, rounded up to a power of two."""
+    return 1 << (max_query * group - 1).bit_length()
+
+
 def tile_rows(max_query: int, group: int) -> int:
-    """(query, head) pairs of a decode tile: a power of two, at least the 16 of a matrix unit."""
-    return max(16, 1 << (max_query * group - 1).bit_length())
+    """Rows of a decode tile: the pairs, and at least the 16 of a matrix unit."""
+    return max(16, live_pairs(max_query, group))
 
 
 def split_count(rows: int, kv_heads: int, max_context: int, processors: int) -> int:
@@ -47,9 +52,9 @@ def workspace_elements(
     heads: int, kv_heads: int, head_dim: int, max_query: int, processors: int
 ) -> int:
     """fp32 elements that any number of rows of this geometry needs at most."""
-    parts = processors * PROGRAMS_PER_PROCESSOR + COUNTERS
+    parts = processors * PROGRAMS_PER_PROCESSOR + COUNTERS + 4
     padded = max(16, 1 << (head_dim - 1).bit_length())
-    return COUNTERS + parts * tile_rows(max_query, heads // kv_heads) * (padded + 2)
+    return COUNTERS + parts * live_pairs(max_query, heads // kv_heads) * (padded + 2)
 
 
 def new_workspace(

@@ -14,7 +14,7 @@ ELEMENTS = 2048
 """Elements that a program of short rows (per-head norms) takes together."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _rms_norm(
     x, residual, weight, normed, total, rows, heads, dim, eps,
     x_row, x_head, out_row, out_head,

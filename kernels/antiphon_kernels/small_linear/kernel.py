@@ -118,7 +118,7 @@ def _prefetch(weight, width, depth, BLOCK_OUT: tl.constexpr, AHEAD: tl.constexpr
         )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def linear_few(
     x, weight, bias, residual, out, rows, width, depth, x_row, residual_row, out_row,
     ACTIVATION: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, EARLY: tl.constexpr,
