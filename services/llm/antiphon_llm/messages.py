@@ -197,6 +197,9 @@ class Finish(msgspec.Struct, array_like=True):
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     retry_after: float = 0.0
+    limit: float | None = None
+    """The bound that refused the request, where it was one, and what was found instead."""
+    observed: float | None = None
 
 
 class StepOutputs(msgspec.Struct, tag="step"):
@@ -224,6 +227,9 @@ class Embedding(msgspec.Struct, tag="embedding"):
     vector: list[float]
     error: str = ""
     error_reason: str = ""
+    retry_after: float = 0.0
+    limit: float | None = None
+    observed: float | None = None
 
 
 class Gauges(msgspec.Struct, tag="gauges"):

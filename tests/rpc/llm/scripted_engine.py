@@ -45,6 +45,7 @@ class Script:
 
     step_seconds: float = 0.0005
     kv_used: int = 0
+    door: str = ""
     vocabulary: int = VOCABULARY
     seen: list[object] = field(default_factory=list)
     """Every message that came; only of use in a thread."""
@@ -98,7 +99,8 @@ class ScriptedEngine:
     def _submit(self, submit: Submit) -> None:
         kind = submit.prompt_ids[0]
         if kind == REFUSE and submit.choice == submit.prompt_ids[1]:
-            finish = Finish(submit.request_id, "error", "no room", "QUEUE_FULL", retry_after=2.5)
+            finish = Finish(submit.request_id, "error", "no room", "QUEUE_FULL", retry_after=2.5,
+                            limit=2.0, observed=3.0)  # fmt: skip
             self._outputs.finished.append(finish)
             return
         words = submit.prompt_ids[1:] if kind == SAY else range(100, VOCABULARY)
@@ -119,6 +121,7 @@ class ScriptedEngine:
                 waiting=0,
                 running=len(self._live),
                 kv_used=self._script.kv_used,
+                door=self._script.door,
                 kv_total=100,
                 rows_total=8,
                 steps=self._steps,

@@ -7,11 +7,13 @@ import asyncio
 import pytest
 from antiphon.llm.v1 import chat_pb2, generate_pb2, llm_service_pb2
 from antiphon_core.errors import (
+    AntiphonError,
     DeadlineExceeded,
     Internal,
     InvalidArgument,
     NotFound,
     ResourceExhausted,
+    Unavailable,
     Unimplemented,
 )
 from antiphon_core.rpc.streams import messages, open_stream, read_all, result
@@ -106,8 +108,29 @@ async def test_a_refusal_is_a_status_before_any_message(llm: LlmBench) -> None:
         await llm.generate(tokens(REFUSE, 1, choice_count=2))
     assert caught.value.reason == "QUEUE_FULL"
     assert caught.value.retry_after == 2.5
+    assert (caught.value.metadata["limit"], caught.value.metadata["observed"]) == ("2", "3")
     submitted = {item.request_id for item in llm.seen(Submit)}
     await until(lambda: {item.request_id for item in llm.seen(Cancel)} & submitted)
+
+
+@pytest.mark.parametrize(
+    ("door", "status"),
+    [("MEMORY_PRESSURE", ResourceExhausted), ("ASLEEP", Unavailable), ("DRAINING", Unavailable)],
+)
+async def test_a_shut_door_refuses_before_the_engine_is_asked(
+    llm: LlmBench, door: str, status: type[AntiphonError]
+) -> None:
+    assert llm.script is not None
+    llm.script.door = door
+    await until(lambda: llm.front._engine.gauges.door == door)
+    asked = len(llm.seen(Submit))
+    with pytest.raises(status) as caught:
+        await llm.generate(tokens(COUNT, stop=limit(1)))
+    assert caught.value.reason == door and caught.value.retry_after
+    assert len(llm.seen(Submit)) == asked
+    llm.script.door = ""
+    await until(lambda: not llm.front._engine.gauges.door)
+    assert (await llm.generate(tokens(COUNT, stop=limit(1)))).kinds[-1] == "completed"
 
 
 async def test_one_choices_failure_leaves_the_others(llm: LlmBench) -> None:

@@ -27,12 +27,25 @@ POOLINGS = ("mean", "last")
 
 
 class RequestRefused(Exception):
-    """This request cannot be served; ``reason`` is an ErrorReason name without prefix."""
+    """This request cannot be served; ``reason`` is an ErrorReason name without prefix.
 
-    def __init__(self, message: str, reason: str, *, retry_after: float = 0.0) -> None:
+    ``limit`` and ``observed`` are the bound that refused it, where it was one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        reason: str,
+        *,
+        retry_after: float = 0.0,
+        limit: float | None = None,
+        observed: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.retry_after = retry_after
+        self.limit = limit
+        self.observed = observed
 
 
 class Tombstones:
@@ -112,7 +125,8 @@ class Intake:
     def submit(self, message: Submit | EmbedSubmit) -> None:
         """Queues one sequence, or sends its terminal."""
         if self.tombstones.take(message.request_id):
-            self._refuse(message, "cancelled", "cancelled before it was submitted", "CANCELLED")
+            early = RequestRefused("cancelled before it was submitted", "CANCELLED")
+            self._refuse(message, "cancelled", early)
             return
         try:
             self._check(message)
@@ -123,10 +137,11 @@ class Intake:
             )
             self._live.add(request)
         except RequestRefused as refused:
-            self._refuse(message, "error", str(refused), refused.reason, refused.retry_after)
+            self._refuse(message, "error", refused)
         except Exception as defect:
             _log.exception("admission_failed", request_id=message.request_id)
-            self._refuse(message, "error", f"{type(defect).__name__}: {defect}", "INTERNAL")
+            failed = RequestRefused(f"{type(defect).__name__}: {defect}", "INTERNAL")
+            self._refuse(message, "error", failed)
 
     def _check(self, message: Submit | EmbedSubmit) -> None:
         if self._live.get(message.request_id) is not None:
@@ -143,7 +158,13 @@ class Intake:
             )
         refusal = self._scheduler.refusal(interactive=interactive)
         if refusal is not None:
-            raise RequestRefused(str(refusal), refusal.reason, retry_after=self._live.retry_after())
+            raise RequestRefused(
+                str(refusal),
+                refusal.reason,
+                retry_after=self._live.retry_after(),
+                limit=refusal.limit,
+                observed=refusal.observed,
+            )
 
     def _generation(self, message: Submit) -> Request:
         sampling = message.sampling
@@ -192,25 +213,31 @@ class Intake:
             timings=Timings(submitted=time.monotonic()),
         )
 
-    def _refuse(
-        self,
-        message: Submit | EmbedSubmit,
-        reason: str,
-        error: str,
-        error_reason: str,
-        retry_after: float = 0.0,
-    ) -> None:
+    def _refuse(self, message: Submit | EmbedSubmit, reason: str, refused: RequestRefused) -> None:
         if isinstance(message, EmbedSubmit):
-            self._answer(Embedding(message.request_id, [], error, error_reason))
+            self._answer(
+                Embedding(
+                    message.request_id,
+                    [],
+                    str(refused),
+                    refused.reason,
+                    refused.retry_after,
+                    refused.limit,
+                    refused.observed,
+                )
+            )
             return
+        failed = reason == "error"
         self._outbox.finished(
             Finish(
                 request_id=message.request_id,
                 reason=reason,
-                error=error if reason == "error" else "",
-                error_reason=error_reason if reason == "error" else "",
+                error=str(refused) if failed else "",
+                error_reason=refused.reason if failed else "",
                 prompt_tokens=len(message.prompt_ids),
-                retry_after=retry_after,
+                retry_after=refused.retry_after,
+                limit=refused.limit,
+                observed=refused.observed,
             )
         )
 
@@ -224,6 +251,8 @@ def _check_prompt(prompt_ids: Sequence[int], served: ServedModel, *, room: int) 
             f"the prompt is too long for the context: limit {served.context_limit}, "
             f"observed {len(prompt_ids)}" + (" plus at least 1 output token" if room else ""),
             "CONTEXT_LENGTH_EXCEEDED",
+            limit=served.context_limit,
+            observed=len(prompt_ids),
         )
     _check_ids("prompt_ids", prompt_ids, served.vocab_size)
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
-from antiphon_core.errors import AntiphonError, FailedPrecondition, ResourceExhausted
+from antiphon_core.errors import AntiphonError, FailedPrecondition
 from antiphon_core.ipc.worker import Worker, WorkerExit
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.logs import get_logger
 
+from antiphon_llm.front.door import require_open
 from antiphon_llm.front.engine_errors import engine_error, worker_died
 from antiphon_llm.front.engine_metrics import EngineMetrics
 from antiphon_llm.front.generation import Generation
@@ -187,11 +188,8 @@ class EngineClient:
             del self._names[generation]
 
     async def embed(self, prompt_ids: list[int], request_id: str) -> list[float]:
-        """The engine's embedding of one token sequence; a cancelled caller cancels it there.
-
-        Raises:
-            AntiphonError: refused or failed.
-        """
+        """The engine's embedding of one token sequence; raises AntiphonError. A cancelled caller
+        cancels it there."""
         self._require_room(1, interactive=True)
         self._serial += 1
         name = f"{request_id}.{self._serial:x}.embed"
@@ -206,16 +204,13 @@ class EngineClient:
 
     def _require_room(self, count: int, *, interactive: bool) -> None:
         """Bounds what may be on its way to the engine, whose own door knows the rest."""
-        waiting = self._waiting.before(interactive=interactive)
-        if waiting + count <= self._queue_limit:
-            return
         rows = self.hello.max_rows if self.hello is not None else 1
-        turns = (waiting + 1) / rows
-        raise ResourceExhausted(
-            f"{waiting} requests wait, the limit is {self._queue_limit}",
-            reason="QUEUE_FULL",
-            metadata={"limit": str(self._queue_limit), "observed": str(waiting)},
-            retry_after=min(60.0, max(0.5, self._service_seconds * turns)),
+        require_open(
+            self.gauges.door if self.gauges is not None else "",
+            count=count,
+            waiting=self._waiting.before(interactive=interactive),
+            queue_limit=self._queue_limit,
+            service_seconds=self._service_seconds / rows,
         )
 
     def _forget(self, name: str) -> bool:
@@ -307,7 +302,15 @@ class EngineClient:
         if future is None or future.done():
             return
         if message.error_reason:
-            future.set_exception(engine_error(message.error, message.error_reason))
+            future.set_exception(
+                engine_error(
+                    message.error,
+                    message.error_reason,
+                    message.retry_after,
+                    limit=message.limit,
+                    observed=message.observed,
+                )
+            )
         else:
             future.set_result(message.vector)
 

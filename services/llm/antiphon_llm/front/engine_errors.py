@@ -27,18 +27,29 @@ WORKER_RETRY_SECONDS = 2.0
 """A restarted engine is usually back by then."""
 
 
-def engine_error(message: str, reason: str, retry_after: float = 0.0) -> AntiphonError:
+def engine_error(
+    message: str,
+    reason: str,
+    retry_after: float = 0.0,
+    *,
+    limit: float | None = None,
+    observed: float | None = None,
+) -> AntiphonError:
     """The typed error of a refusal or failure that the engine reported.
 
     Args:
         message: for people.
         reason: an ErrorReason name without prefix; an unknown or empty one is INTERNAL.
         retry_after: seconds; 0 where a retry cannot help.
+        limit: the bound that refused the request, where it was one.
+        observed: what was found instead.
     """
     error_type = _TYPES.get(reason, Internal)
+    bound = {"limit": limit, "observed": observed}
     return error_type(
         message or f"the engine failed ({reason})",
         reason=reason or "INTERNAL",
+        metadata={name: f"{value:g}" for name, value in bound.items() if value is not None},
         retry_after=retry_after or None,
     )
 

@@ -152,7 +152,13 @@ class Generation:
             self.fail(deadline_error())
             return
         if finish.reason == "error":
-            failure = engine_error(finish.error, finish.error_reason, finish.retry_after)
+            failure = engine_error(
+                finish.error,
+                finish.error_reason,
+                finish.retry_after,
+                limit=finish.limit,
+                observed=finish.observed,
+            )
             self._failures[choice] = failure
             committed = self._accepted or self._may_accept()
             if not committed or len(self._failures) == len(self.choices):
