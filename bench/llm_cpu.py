@@ -22,35 +22,28 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import antiphon_kernels
-import torch
 from antiphon_core.logs import configure_logging
 from antiphon_kernels.cpu import library
 from antiphon_llm.checkpoint import resolve
 from antiphon_llm.engine.boot import BootPhases, boot
 from antiphon_llm.engine.loop import EngineLoop
-from antiphon_llm.engine.runner import LayerCache
-from antiphon_llm.front.tokenizer import from_gguf
 from antiphon_llm.messages import EngineConfig, Sampling, Submit
 from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
 from antiphon_nn.checkpoint import open_checkpoint
-from antiphon_nn.gguf_file import GgufFile
 
+from bench.divergence import KL_TOKENS, divergence, english
 from bench.kernels_cpu import read_bandwidth
 from bench.report import Report
 
 MODELS = {"smollm2-135m-instruct": "smollm2", "gemma-3-270m": "gemma3"}
-TEXT = Path(__file__).with_name("english.txt")
 PREFILL_TOKENS = 512
 PROMPT_TOKENS = 128
 DECODE_STEPS = 48
 STREAMS = (1, 8)
-KL_TOKENS = 768
-CHUNK = 256
 
 
 @dataclass
@@ -188,52 +181,6 @@ def measure(
     return results
 
 
-@torch.inference_mode()
-def hidden_states(model: Decoder, ids: list[int]) -> torch.Tensor:
-    """Final hidden states (N, H) of a text, fed in chunks."""
-    entry = 16
-    pages = -(-len(ids) // entry)
-    views = [
-        LayerCache(*(torch.zeros(pages * entry, layer.kv_heads, layer.head_dim) for _ in "kv"))
-        for layer in model.spec.layers
-    ]
-    parts = []
-    for begin in range(0, len(ids), CHUNK):
-        end = min(begin + CHUNK, len(ids))
-        meta: Any = SimpleNamespace(
-            query_start=torch.tensor([0, end - begin], dtype=torch.int32),
-            context_len=torch.tensor([end], dtype=torch.int32),
-            block_table=torch.arange(pages, dtype=torch.int32)[None],
-            write_slot=torch.arange(begin, end),
-            block_tokens=entry,
-            max_query=end - begin,
-            max_context=end,
-        )
-        tokens = torch.tensor(ids[begin:end], dtype=torch.int32)
-        positions = torch.arange(begin, end, dtype=torch.int32)
-        parts.append(model.forward(tokens, positions, meta, views).clone())
-    return torch.cat(parts)
-
-
-@torch.inference_mode()
-def divergence(model: Decoder, ids: list[int]) -> float:
-    """Mean KL(float32 || int8), in nats, of the next-token distributions of a text."""
-    kinds = ("float32", "int8")
-    hidden = []
-    for products in kinds:
-        antiphon_kernels.set_products(products)
-        hidden.append(hidden_states(model, ids).split(32))
-    total = 0.0
-    for rows in zip(*hidden, strict=True):
-        logs = []
-        for products, part in zip(kinds, rows, strict=True):
-            antiphon_kernels.set_products(products)
-            logits = model.head(part, torch.empty(len(part), model.vocab_size))
-            logs.append(logits.log_softmax(-1))
-        total += float((logs[0].exp() * (logs[0] - logs[1])).sum(dtype=torch.float64))
-    return total / len(ids)
-
-
 @dataclass(frozen=True)
 class Floor:
     """What this machine gave in this run."""
@@ -297,7 +244,7 @@ def main() -> int:
     report = Report("engine_cpu")
     for alias in options.models:
         path = resolve(alias, Path("~/.cache/antiphon")).path
-        ids = from_gguf(GgufFile(path).metadata).encode(TEXT.read_text(encoding="utf-8"))
+        ids = english(path)
         engine = Engine(path, options.threads, options.products)
         peer = None
         if options.peer_python:

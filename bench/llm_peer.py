@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-import llama_cpp
+import llama_cpp  # pyright: ignore[reportMissingImports]  # the peer's Python has it
 import numpy as np
 
 CONTEXT_TOKENS = 8192

@@ -52,7 +52,7 @@ def implementations() -> dict[str, str]:
     native = library.native()
     if native is None:
         return dict.fromkeys(OPERATIONS, f"reference ({library.unavailable_reason()})")
-    chosen = dict.fromkeys(OPERATIONS, f"cpu {native.isa}")
+    chosen: dict[str, str] = dict.fromkeys(OPERATIONS, f"cpu {native.isa}")
     chosen["quant_linear"] += f" {products()}"
     return chosen
 

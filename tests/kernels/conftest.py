@@ -86,6 +86,12 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.fixture(autouse=True)
+def float32_products() -> None:
+    """An engine that another test booted may have left int8 products behind."""
+    antiphon_kernels.set_products("float32")
+
+
+@pytest.fixture(autouse=True)
 def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fresh float tensors hold NaN, so that an element no kernel writes shows."""
     empty = torch.empty
