@@ -25,12 +25,15 @@ from antiphon_llm.models.registry import build_model
 from antiphon_nn.checkpoint import open_checkpoint
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
 
+from bench.random_qwen3 import Qwen3Shape, RandomCheckpoint
+
 ENTRIES, ENTRY_TOKENS, CONTEXT, ROWS, VOCABULARY = 26, 4, 96, 6, 160
 SHAPE = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     "max_position_embeddings": CONTEXT, "attn_implementation": "eager",
 }  # fmt: skip
+TINY = Qwen3Shape("tiny", 32, 48, 2, 4, 2, tied=True, head_dim=16, vocabulary=VOCABULARY)
 
 
 @pytest.fixture(scope="module", params=["qwen3", "gemma3"])
@@ -201,3 +204,19 @@ def test_prompt_scores_and_pooled_states_equal_the_cpu_runner(
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
     for name, vector in their_vectors.items():
         assert my_vectors[name] == pytest.approx(vector, abs=1e-6)
+
+
+def test_greedy_text_is_the_same_after_a_sleep(
+    endpoint_type: type, rng: np.random.Generator
+) -> None:
+    dense = build_model(RandomCheckpoint(TINY, torch.device("cpu"), torch.bfloat16),
+                        dtype=torch.bfloat16)  # fmt: skip
+    serving = Serving(dense, endpoint_type(), options(overlap_depth=1))
+    messages = submissions(rng, 6)
+    serving.run(messages)
+    before = serving.tokens()
+    assert serving.runner.sleep() == dense.weight_bytes
+    serving.runner.wake()
+    serving.sent.clear()
+    serving.run(messages)
+    assert serving.tokens() == before

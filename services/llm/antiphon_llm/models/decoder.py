@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from antiphon_core.logs import get_logger
 from antiphon_kernels.paged_attention import decode_queries, new_workspace
-from antiphon_nn.layers import Projection
+from antiphon_nn.layers import DenseEmbedding, DenseLinear, Projection
 from antiphon_nn.rotary import RopeSettings, RotaryEmbedding
 
 from antiphon_llm.kvcache.fields import FieldSpec
@@ -88,6 +88,12 @@ class Decoder:
     def projections(self) -> list[Projection]:
         """The products of one step in their order, the head last."""
         return [part for block in self._blocks for part in block.projections] + [self._head]
+
+    @property
+    def matrices(self) -> list[torch.Tensor]:
+        """The dense matrices, the embedding's among them; none where weights are packed."""
+        parts = [*self.projections, self._embedding]
+        return [part.weight for part in parts if isinstance(part, DenseLinear | DenseEmbedding)]
 
     @property
     def weight_bytes(self) -> int:

@@ -27,6 +27,7 @@ from .graphs import DecodeGraphs
 from .prefill_path import PrefillPath
 from .prompt_outputs import PromptOutputs
 from .readback import Readback
+from .sleep import SleepingMemory
 from .tables import DeviceTables
 
 _READBACK_BYTES = 1 << 16
@@ -43,6 +44,11 @@ class DeviceModel(Protocol):
     @property
     def fixed_tokens(self) -> int:
         """Steps of up to so many tokens run in memory that never moves."""
+        ...
+
+    @property
+    def matrices(self) -> list[torch.Tensor]:
+        """Weights that a sleep takes off the device."""
         ...
 
     def forward(
@@ -124,6 +130,7 @@ class DeviceRunner:
         self._model = model
         self._views = views
         self.options = options
+        self._asleep: SleepingMemory | None = None
         on = device.device
         self._last_tokens = torch.zeros(rows + 1, dtype=torch.int32, device=on)
         self._logits = torch.zeros((rows, model.vocab_size), dtype=torch.float32, device=on)
@@ -200,6 +207,28 @@ class DeviceRunner:
         """See Runner."""
         self._device.synchronize()
         self.graphs.release()
+
+    def sleep(self) -> int:
+        """Gives weights and KV pool back to the device; the bytes. No step may be in flight.
+
+        Keys and values are lost: the caller has ended all requests and flushed the prefix
+        cache. Graphs hold addresses, and are dropped.
+        """
+        self.close()
+        if self._asleep is None:
+            self._asleep = SleepingMemory(self._model.matrices, (view.keys for view in self._views))
+            self._asleep.release()
+        return self._asleep.bytes_released
+
+    def wake(self) -> None:
+        """Undoes :meth:`sleep` and records the graphs again.
+
+        Raises torch.OutOfMemoryError, and stays asleep, when the memory is not there.
+        """
+        if self._asleep is not None:
+            self._asleep.restore()
+            self._asleep = None
+            self.record_graphs()
 
     def _launch(self, plan: StepPlan, slot: _Slot) -> DeviceFlight:
         decoding = plan.rows[: plan.decode_tokens]
