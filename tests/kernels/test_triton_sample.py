@@ -10,7 +10,13 @@ import torch
 import triton
 import triton.language as tl
 from antiphon_kernels.sample import CANDIDATES, Fault, RowSettings, Workspace, kernel, reference
-from antiphon_kernels.sample.arithmetic import mass_of, noise_of_block, noise_of_ids
+from antiphon_kernels.sample.arithmetic import (
+    gumbel_of_words,
+    mass_of,
+    noise_of_ids,
+    rough_gumbel_of_words,
+    words_of_block,
+)
 from antiphon_kernels.sample.cases import (
     GREEDY,
     MIXED,
@@ -58,11 +64,22 @@ def rows_of(settings: RowSettings, order: list[int]) -> RowSettings:
 
 
 @triton.jit
-def _noise(out, by_id, key, position, choice, BLOCK: tl.constexpr):
+def _noise(
+    out, by_id, rough, key, position, choice, BLOCK: tl.constexpr, NATIVE: tl.constexpr
+):  # fmt: skip
     ids = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    block = noise_of_block(tl.program_id(0) * BLOCK, key, position, choice, BLOCK)
-    tl.store(out + ids, block)
+    words = words_of_block(tl.program_id(0) * BLOCK, key, position, choice, BLOCK)
+    tl.store(out + ids, gumbel_of_words(words))
     tl.store(by_id + ids, noise_of_ids(ids, key, position, choice))
+    tl.store(rough + ids, rough_gumbel_of_words(words, NATIVE))
+
+
+@triton.jit
+def _extreme_noise(words, out, rough, BLOCK: tl.constexpr, NATIVE: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    word = tl.load(words + places).to(tl.uint32, bitcast=True)
+    tl.store(out + places, gumbel_of_words(word))
+    tl.store(rough + places, rough_gumbel_of_words(word, NATIVE))
 
 
 @triton.jit
@@ -73,12 +90,33 @@ def _masses(depths, out, BLOCK: tl.constexpr):
 
 def test_noise_is_the_reference_s_to_the_last_bits(device: torch.device) -> None:
     key, position, choice, blocks, size = -0x123456789ABCDEF, 40_321, 2, 32, 1024
-    out, by_id = torch.empty((2, blocks * size), device=device)
-    _noise[(blocks,)](out, by_id, key, position, choice, BLOCK=size)
+    out, by_id, rough = torch.empty((3, blocks * size), device=device)
+    _noise[(blocks,)](
+        out, by_id, rough, key, position, choice, BLOCK=size, NATIVE=device.type == "cuda"
+    )
     expected = reference.gumbel_noise(key, position, choice, blocks * size)
     assert torch.equal(out, by_id)
     error = (out.cpu() - expected).abs() / expected.abs().clamp(min=1)
     assert float(error.max()) < 4e-7
+    assert float((rough - out).abs().max()) < 1e-4
+
+
+def test_noise_of_the_smallest_and_largest_words(device: torch.device) -> None:
+    # Every power of two and its neighbours, where the pieces of the logarithms meet.
+    powers = [1 << bit for bit in range(32)]
+    quarter = [int(share * 2**32) + step for share in (1 / 32, 0.29289323, 0.5) for step in (-1, 1)]
+    words = [0, *powers, *(power - 1 for power in powers), *quarter, 2**32 - 1]
+    words += [7] * (128 - len(words))
+    as_int = torch.tensor(words, dtype=torch.int64).to(torch.int32).to(device)
+    out, rough = torch.empty((2, 128), device=device)
+    _extreme_noise[(1,)](as_int, out, rough, BLOCK=128, NATIVE=device.type == "cuda")
+    uniform = ((np.array(words, np.float32) + np.float32(0.5)) * np.float32(2**-32)).clip(
+        max=np.float32(1 - 2**-24)
+    )
+    exact = -np.log(-np.log1p(-uniform.astype(np.float64)))
+    error = np.abs(out.cpu().numpy() - exact) / np.maximum(1, np.abs(exact))
+    assert error.max() < 4e-7
+    assert np.abs(rough.cpu().numpy() - exact).max() < 1e-4
 
 
 def test_masses_are_exponentials_in_fixed_point(device: torch.device) -> None:

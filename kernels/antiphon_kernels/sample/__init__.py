@@ -98,10 +98,10 @@ class Workspace:
 
     rows: int
     vocabulary: int
-    chunk_best: torch.Tensor
-    """fp32 (rows, 2, chunks): largest logit, and largest score with noise, of each chunk."""
-    chunk_token: torch.Tensor
-    """int32 (rows, 2, chunks): whether a chunk holds NaN, and the noisy best's id."""
+    span_best: torch.Tensor
+    """fp32 (rows, 2, spans): largest logit, and largest score with noise, of each span."""
+    span_token: torch.Tensor
+    """int32 (rows, 2, spans): whether a span holds NaN, and the noisy best's id."""
     group_best: torch.Tensor
     """fp32 (rows, groups): largest logits."""
     candidates: torch.Tensor
@@ -124,14 +124,14 @@ class Workspace:
         """Raises ValueError for a vocabulary beyond ``MAX_VOCABULARY``."""
         if not 0 < vocabulary <= MAX_VOCABULARY:
             raise ValueError(f"sample: vocabulary {vocabulary} is outside [1, {MAX_VOCABULARY}]")
-        chunks = -(-vocabulary // SMALLEST_CHUNK)
+        spans = -(-vocabulary // SMALLEST_SPAN)
         floats = {"dtype": torch.float32, "device": device}
         ints = {"dtype": torch.int32, "device": device}
         return cls(
             rows,
             vocabulary,
-            torch.empty((rows, 2, chunks), **floats),
-            torch.empty((rows, 2, chunks), **ints),
+            torch.empty((rows, 2, spans), **floats),
+            torch.empty((rows, 2, spans), **ints),
             torch.empty((rows, -(-vocabulary // GROUP)), **floats),
             torch.empty((rows, CANDIDATES), **floats),
             torch.empty((rows, CANDIDATES), **ints),
@@ -145,12 +145,12 @@ class Workspace:
     @staticmethod
     def predict_bytes(rows: int, vocabulary: int) -> int:
         """Bytes that ``allocate`` takes."""
-        chunks = -(-vocabulary // SMALLEST_CHUNK)
+        spans = -(-vocabulary // SMALLEST_SPAN)
         groups = -(-vocabulary // GROUP)
-        return rows * (4 * (4 * chunks + groups + 2 * CANDIDATES + 3 + 4) + 16 + 12 * BUCKETS)
+        return rows * (4 * (4 * spans + groups + 2 * CANDIDATES + 3 + 4) + 16 + 12 * BUCKETS)
 
 
-SMALLEST_CHUNK = 1024
+SMALLEST_SPAN = 1024
 """Logits of one program where few rows have to fill the device."""
 
 

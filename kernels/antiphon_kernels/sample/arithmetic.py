@@ -85,12 +85,36 @@ def _words(counters, key, position, choice):
 
 
 @triton.jit
-def noise_of_block(start, key, position, choice, BLOCK: tl.constexpr):
-    """Noise (BLOCK) of the ids from ``start`` on, a multiple of 4; uses all four words."""
+def words_of_block(start, key, position, choice, BLOCK: tl.constexpr):
+    """Words (BLOCK) of the ids from ``start`` on, a multiple of 4; uses all four of a counter."""
     counters = start // 4 + tl.arange(0, BLOCK // 4)
     first, second, third, fourth = _words(counters, key, position, choice)
-    words = tl.interleave(tl.interleave(first, third), tl.interleave(second, fourth))
-    return gumbel_of_words(words)
+    return tl.interleave(tl.interleave(first, third), tl.interleave(second, fourth))
+
+
+@triton.jit
+def _rough_log2(values, NATIVE: tl.constexpr):
+    if NATIVE:
+        logarithm = tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [values], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        logarithm = tl.log2(values)
+    return logarithm
+
+
+@triton.jit
+def rough_gumbel_of_words(words, NATIVE: tl.constexpr):
+    """The noise of words to within 1e-4, at a fraction of the work.
+
+    Below 1/32 three terms of the series stand for the exponential, whose end must be fine.
+    """
+    uniform = (words.to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    uniform = tl.minimum(uniform, _LARGEST_UNIFORM)
+    series = uniform + uniform * uniform * (0.5 + uniform * 0.33333333)
+    exponential = _rough_log2(1.0 - uniform, NATIVE) * -0.69314718
+    exponential = tl.where(uniform < 0.03125, series, exponential)
+    return _rough_log2(exponential, NATIVE) * -0.69314718
 
 
 @triton.jit

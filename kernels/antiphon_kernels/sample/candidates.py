@@ -14,6 +14,7 @@ from antiphon_kernels.sample.rows import (
     begin,
     best_of,
     is_counted,
+    load_ahead,
     load_logits,
     over_temperature,
 )
@@ -35,9 +36,12 @@ def collect(
         uncounted = is_counted(tl.load(top_ks + row), vocabulary) == 0
         weighed = uncounted & (tl.load(top_ps + row) < 1.0)
         mass = tl.full((), 0, tl.int64)
+        offsets = tl.program_id(0) * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)
+        ahead = load_logits(logits, stride, row, offsets, vocabulary)
         for block in range(BLOCKS):
-            columns = (tl.program_id(0) * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
-            values = load_logits(logits, stride, row, columns, vocabulary)
+            columns = offsets + block * BLOCK
+            values = ahead
+            ahead = load_ahead(logits, stride, row, columns + BLOCK, vocabulary, block + 1 < BLOCKS)
             reaches = (values >= bound) & (columns < vocabulary)
             flags = reaches.to(tl.int32)
             found = tl.sum(flags, 0)

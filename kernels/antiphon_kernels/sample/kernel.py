@@ -44,26 +44,25 @@ def sample(
         raise ValueError("sample: logits need contiguous rows of the workspace's vocabulary")
     if rows > min(workspace.rows, settings.temperature.shape[0]):
         raise ValueError(f"sample: {rows} rows exceed the workspace or the settings")
-    # Larger pieces where the rows alone fill the device; they change no result.
-    block, blocks = (1024, 1) if rows <= 2 else (2048, 1) if rows <= 8 else (2048, 8)
-    scanned = 4096 if rows > 8 else block
-    chunks = triton.cdiv(vocabulary, scanned)
+    # Longer spans where the rows alone fill the device; they change no result.
+    block, blocks = (1024, 1) if rows <= 2 else (2048, 1 if rows <= 16 else 4 if rows <= 96 else 8)
+    spans = triton.cdiv(vocabulary, block * blocks)
     s, w = settings, workspace
-    groups, chunk_stride = w.group_best.shape[1], w.chunk_best.shape[2]
+    groups, span_stride = w.group_best.shape[1], w.span_best.shape[2]
     source = (logits, logits.stride(0), vocabulary)
     filters = (s.top_k, s.top_p, s.log_min_p)
     noise = (s.key, s.position, s.choice)
     state = (w.limits, w.counters, w.sums)
-    early = early_launch(logits.device)
+    native, early = logits.is_cuda, early_launch(logits.device)
     options = {"EARLY": early, "launch_pdl": early}
     pieces = {"BLOCK": block, "BLOCKS": blocks, "num_warps": block // 256} | options
     pairs = {"KEPT": CANDIDATES, "TILE": _TILE, "STEP": _STEP, "BUCKETS": BUCKETS}
-    grid = (triton.cdiv(vocabulary, block * blocks), rows)
-    scan[(chunks, rows)](
+    grid = (spans, rows)
+    scan[grid](
         *source, s.temperature, s.noise, *filters, *noise,
-        w.chunk_best, w.chunk_token, chunk_stride, w.group_best, groups, *state, out, faults,
-        BLOCK=scanned, GROUP_SIZE=GROUP, CHUNKS=triton.next_power_of_2(chunks),
-        GROUPS=triton.next_power_of_2(groups), num_warps=8 if scanned > 1024 else 4, **options,
+        w.span_best, w.span_token, span_stride, w.group_best, groups, *state, out, faults,
+        GROUP_SIZE=GROUP, SPANS=triton.next_power_of_2(spans),
+        GROUPS=triton.next_power_of_2(groups), NATIVE=native, **pieces,
     )  # fmt: skip
     collect[grid](
         *source, s.temperature, s.top_k, s.top_p, w.candidates, w.candidate_ids, *state,
@@ -78,4 +77,4 @@ def sample(
         *source, s.temperature, *filters, w.candidates, *state, w.counts, w.masses,
         **pairs, **pieces,
     )  # fmt: skip
-    finish[grid](*source, s.temperature, s.noise, *noise, *state, out, **pieces)
+    finish[grid](*source, s.temperature, s.noise, *noise, *state, out, NATIVE=native, **pieces)

@@ -29,6 +29,19 @@ def load_logits(logits, stride, row, columns, vocabulary):
 
 
 @triton.jit
+def load_ahead(logits, stride, row, columns, vocabulary, wanted):
+    """As ``load_logits`` where ``wanted``; nothing is read where not."""
+    return load_logits(logits, stride, row, columns, tl.where(wanted, vocabulary, 0))
+
+
+@triton.jit
+def without_nan(values):
+    """(values with -inf for NaN, int32 1 where one was NaN)."""
+    nan = values != values
+    return tl.where(nan, float("-inf"), values), nan.to(tl.int32)
+
+
+@triton.jit
 def over_temperature(values, temperature):
     """IEEE quotients; those by 1 are the values themselves."""
     if temperature != 1.0:

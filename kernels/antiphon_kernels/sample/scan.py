@@ -5,12 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from antiphon_kernels.sample.arithmetic import (
-    LOWEST_KEY,
-    noise_of_block,
-    order_key,
-    value_of_key,
-)
+from antiphon_kernels.sample.arithmetic import LOWEST_KEY, order_key, value_of_key
 from antiphon_kernels.sample.rows import (
     COLLECT,
     DONE,
@@ -19,9 +14,8 @@ from antiphon_kernels.sample.rows import (
     best_of,
     is_counted,
     is_last,
-    load_logits,
-    over_temperature,
 )
+from antiphon_kernels.sample.spans import group_maxima, noisy_best, plain_best
 
 _BOUND_COUNT = tl.constexpr(512)
 """The largest top_k that is served from candidates, and how many bound a top_p without one."""
@@ -31,66 +25,68 @@ _BOUND_COUNT = tl.constexpr(512)
 def scan(
     logits, stride, vocabulary,
     temperatures, noises, top_ks, top_ps, log_min_ps, keys, positions, choices,
-    chunk_best, chunk_token, chunk_stride, group_best, groups,
+    span_best, span_token, span_stride, group_best, groups,
     limits, counters, sums, out, faults,
-    BLOCK: tl.constexpr, GROUP_SIZE: tl.constexpr,
-    CHUNKS: tl.constexpr, GROUPS: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, GROUP_SIZE: tl.constexpr,
+    SPANS: tl.constexpr, GROUPS: tl.constexpr,
+    EARLY: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """A chunk's best score with noise, or its group maxima; the row's last program combines."""
+    """A span's best score with noise, or its group maxima; the row's last program combines."""
     begin(EARLY)
-    chunk = tl.program_id(0)
+    span = tl.program_id(0)
     row = tl.program_id(1)
     temperature = tl.load(temperatures + row)
     noise = tl.load(noises + row)
     top_k = tl.load(top_ks + row)
     top_p = tl.load(top_ps + row)
     log_min_p = tl.load(log_min_ps + row)
-    columns = chunk * BLOCK + tl.arange(0, BLOCK)
-    values = load_logits(logits, stride, row, columns, vocabulary)
-    nan = values != values
-    values = tl.where(nan, float("-inf"), values)
-    at = row * 2 * chunk_stride + chunk
-    tl.store(chunk_best + at, tl.max(values, 0))
-    tl.store(chunk_token + at, tl.max(nan.to(tl.int32), 0))
     cuts = is_counted(top_k, vocabulary) | (top_p < 1.0) | (log_min_p > float("-inf"))
     # The best score of a row without noise survives every filter.
     filtered = (noise != 0.0) & cuts
+    first = span * (BLOCK * BLOCKS)
+    highest = tl.full((), float("-inf"), tl.float32)
+    token = first
     if filtered:
-        maxima = tl.max(tl.reshape(values, [BLOCK // GROUP_SIZE, GROUP_SIZE]), 1)
-        places = chunk * (BLOCK // GROUP_SIZE) + tl.arange(0, BLOCK // GROUP_SIZE)
-        tl.store(group_best + row * groups + places, maxima, mask=places < groups)
+        most, nan = group_maxima(
+            logits, stride, row, vocabulary, first, group_best + row * groups, groups,
+            BLOCK, BLOCKS, GROUP_SIZE,
+        )  # fmt: skip
+    elif noise != 0.0:
+        most, nan, highest, token = noisy_best(
+            logits, stride, row, vocabulary, first, temperature, noise, tl.load(keys + row),
+            tl.load(positions + row), tl.load(choices + row), float("-inf"),
+            BLOCK, BLOCKS, False, NATIVE,
+        )  # fmt: skip
     else:
-        scores = over_temperature(values, temperature)
-        if noise != 0.0:
-            drawn = noise_of_block(
-                chunk * BLOCK, tl.load(keys + row), tl.load(positions + row),
-                tl.load(choices + row), BLOCK,
-            )  # fmt: skip
-            scores = scores + noise * drawn
-        highest, token = best_of(scores, columns)
-        tl.store(chunk_best + at + chunk_stride, highest)
-        tl.store(chunk_token + at + chunk_stride, token)
+        most, nan, highest, token = plain_best(
+            logits, stride, row, vocabulary, first, temperature, BLOCK, BLOCKS
+        )
+    at = row * 2 * span_stride + span
+    tl.store(span_best + at, most)
+    tl.store(span_token + at, nan)
+    tl.store(span_best + at + span_stride, highest)
+    tl.store(span_token + at + span_stride, token)
     if is_last(counters + row * 4 + 2):
         _combine(
-            chunk_best + row * 2 * chunk_stride, chunk_token + row * 2 * chunk_stride,
-            chunk_stride, group_best + row * groups, groups, vocabulary,
+            span_best + row * 2 * span_stride, span_token + row * 2 * span_stride,
+            span_stride, group_best + row * groups, groups, vocabulary,
             temperature, filtered, top_k, top_p, log_min_p,
             limits + row * 3, counters + row * 4, sums + row * 2, out + row, faults + row,
-            CHUNKS, GROUPS,
+            SPANS, GROUPS,
         )  # fmt: skip
 
 
 @triton.jit
 def _combine(
-    chunk_best, chunk_token, chunk_stride, group_best, groups, vocabulary,
+    span_best, span_token, span_stride, group_best, groups, vocabulary,
     temperature, filtered, top_k, top_p, log_min_p,
-    limits, counters, sums, out, faults, CHUNKS: tl.constexpr, GROUPS: tl.constexpr,
+    limits, counters, sums, out, faults, SPANS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """The row's fault, its token when it has no filter, else its maximum and a bound of its cut."""
-    places = tl.arange(0, CHUNKS)
+    places = tl.arange(0, SPANS)
     used = places < tl.num_programs(0)
-    highest = tl.max(tl.load(chunk_best + places, mask=used, other=float("-inf")), 0)
-    nan = tl.max(tl.load(chunk_token + places, mask=used, other=0), 0)
+    highest = tl.max(tl.load(span_best + places, mask=used, other=float("-inf")), 0)
+    nan = tl.max(tl.load(span_token + places, mask=used, other=0), 0)
     # Rounding keeps the order, so that this is the largest quotient.
     highest = tl.math.div_rn(highest, temperature)
     fault = tl.where(highest == float("-inf"), 2, tl.where(highest == float("inf"), 3, 0))
@@ -115,8 +111,8 @@ def _combine(
         tl.store(sums, tl.full((), 0, tl.int64))
         tl.store(sums + 1, tl.full((), -1, tl.int64))
     else:
-        noisy = tl.load(chunk_best + chunk_stride + places, mask=used, other=float("-inf"))
-        tokens = tl.load(chunk_token + chunk_stride + places, mask=used, other=0x7FFFFFFF)
+        noisy = tl.load(span_best + span_stride + places, mask=used, other=float("-inf"))
+        tokens = tl.load(span_token + span_stride + places, mask=used, other=0x7FFFFFFF)
         _, token = best_of(noisy, tokens)
         tl.store(out, token)
     tl.store(counters, phase)

@@ -10,18 +10,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from antiphon_kernels.sample.arithmetic import mass_of, noise_of_block, order_key, value_of_key
+from antiphon_kernels.sample.arithmetic import mass_of, order_key, value_of_key
 from antiphon_kernels.sample.candidates import least_kept
 from antiphon_kernels.sample.rows import (
     DRAW,
     SEARCH,
     begin,
-    best_of,
     is_counted,
     is_last,
     load_logits,
     over_temperature,
 )
+from antiphon_kernels.sample.spans import noisy_best
 
 _BUCKETS_PER_UNIT = tl.constexpr(64.0)
 
@@ -191,30 +191,22 @@ def _reaching(
 def finish(
     logits, stride, vocabulary, temperatures, noises, keys, positions, choices,
     limits, counters, sums, out,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, EARLY: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """Draws the rows whose cut is known; a row's last program stores the token."""
     begin(EARLY)
     row = tl.program_id(1)
     if tl.load(counters + row * 4) == DRAW:
-        cut = tl.load(limits + row * 3 + 2)
-        for block in range(BLOCKS):
-            start = (tl.program_id(0) * BLOCKS + block) * BLOCK
-            columns = start + tl.arange(0, BLOCK)
-            values = load_logits(logits, stride, row, columns, vocabulary)
-            scores = over_temperature(values, tl.load(temperatures + row))
-            kept = scores >= cut
-            if tl.max(kept.to(tl.int32), 0) > 0:
-                drawn = noise_of_block(
-                    start, tl.load(keys + row), tl.load(positions + row),
-                    tl.load(choices + row), BLOCK,
-                )  # fmt: skip
-                noisy = tl.where(kept, scores + tl.load(noises + row) * drawn, float("-inf"))
-                highest, token = best_of(noisy, columns)
-                # One integer whose maximum is the best score's lowest id; -0 equals +0.
-                order = order_key(tl.where(highest == 0.0, 0.0, highest)).to(tl.int64)
-                packed = ((order + 0x80000000) << 31) | (0x7FFFFFFF - token)
-                tl.atomic_max(sums + row * 2 + 1, packed)
+        _, _, highest, token = noisy_best(
+            logits, stride, row, vocabulary, tl.program_id(0) * (BLOCK * BLOCKS),
+            tl.load(temperatures + row), tl.load(noises + row), tl.load(keys + row),
+            tl.load(positions + row), tl.load(choices + row), tl.load(limits + row * 3 + 2),
+            BLOCK, BLOCKS, True, NATIVE,
+        )  # fmt: skip
+        # One integer whose maximum is the best score's lowest id; -0 equals +0.
+        order = order_key(tl.where(highest == 0.0, 0.0, highest)).to(tl.int64)
+        packed = ((order + 0x80000000) << 31) | (0x7FFFFFFF - token)
+        tl.atomic_max(sums + row * 2 + 1, packed)
         if is_last(counters + row * 4 + 3):
             best = tl.atomic_max(sums + row * 2 + 1, tl.full((), -1, tl.int64))
             tl.store(out + row, (0x7FFFFFFF - (best & 0x7FFFFFFF)).to(tl.int32))
