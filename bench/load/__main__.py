@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import time
@@ -81,7 +80,7 @@ def print_result(result: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Entry point; the exit status is 1 when a request was lost."""
+    """Entry point; the exit status is 1 when a request was lost, 130 after Ctrl-C."""
     configure_logging("load")
     parser = line.parser()
     options = parser.parse_args()
@@ -91,7 +90,7 @@ def main() -> int:
         parser.error(str(error))
     except RequestFailed as error:
         sys.exit(f"{options.address}: {error}")
-    except asyncio.CancelledError:
+    except KeyboardInterrupt:
         return 130
     print_result(result)
     if options.json is not None:

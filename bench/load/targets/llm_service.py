@@ -156,10 +156,12 @@ class GenerateManyTarget(_LlmTarget):
 class _Waiting:
     """One request on a shared stream: woken at its end, not at each token."""
 
-    __slots__ = ("over", "record")
+    __slots__ = ("over", "record", "told")
 
     def __init__(self, record: Record) -> None:
         self.record = record
+        self.told = False
+        """Whether the service said that the request failed."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def end(self, failure: RequestFailed | None = None) -> None:
@@ -168,6 +170,7 @@ class _Waiting:
         if failure is None:
             self.over.set_result(None)
         else:
+            self.told = True
             self.over.set_exception(failure)
 
 
@@ -205,7 +208,7 @@ class _SharedStream:
                 await waiting.over
         finally:
             del self._waiting[start.stream_id]
-            if record.ended is None:
+            if not waiting.told and record.ended is None:
                 cancel = pb.CancelGenerate(stream_id=start.stream_id)
                 self._outgoing.put_nowait(pb.GenerateManyRequest(cancel=cancel))
 
