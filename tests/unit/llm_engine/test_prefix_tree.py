@@ -39,7 +39,8 @@ class Cache:
         fresh = len(keys) - count
         if fresh > self.allocator.free:
             self.tree.evict(fresh - self.allocator.free)
-        node, _ = self.tree.publish(node, keys[count:], self.allocator.take(fresh))
+        node, _, duplicates = self.tree.publish(node, keys[count:], self.allocator.take(fresh))
+        assert not duplicates
         self.held.append(node)
         return node, keys, count
 
@@ -98,15 +99,16 @@ def test_the_longest_prefix_is_found_and_only_what_nobody_holds_counts_as_free()
     cache.check()
 
 
-def test_an_equal_node_is_shared_and_the_second_entry_freed() -> None:
+def test_an_equal_node_is_shared_and_the_second_entry_is_not_needed() -> None:
     cache = Cache()
     root = root_key("", "", 0, b"model")
     keys = chain(root, [1, 2, 3, 4])
     nodes = [cache.tree.hold(cache.tree.root(root, ""), keys, 0)[0] for _ in range(2)]
     own = [cache.allocator.take(2) for _ in nodes]
     for index, entries in enumerate(own):
-        nodes[index], serving = cache.tree.publish(nodes[index], keys, entries)
-        assert serving == own[0]
+        nodes[index], serving, duplicates = cache.tree.publish(nodes[index], keys, entries)
+        assert serving == own[0] and duplicates == (own[1] if index else [])
+        cache.allocator.give_back(duplicates)
     cache.held = nodes
     assert nodes[0] is nodes[1] and cache.allocator.used == 2
     cache.check()

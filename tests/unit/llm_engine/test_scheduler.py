@@ -183,6 +183,15 @@ class TestClasses:
         assert planned(step(scheduler)) == {3: 3, 4: 3}
         assert planned(step(scheduler)) == {1: 1}
 
+    @pytest.mark.parametrize(("bound", "tokens"), [(0, 8), (6, 6), (16, 16)])
+    def test_a_batch_step_is_short_for_whoever_arrives_meanwhile(
+        self, bound: int, tokens: int
+    ) -> None:
+        scheduler = make_scheduler(batch_tokens_max=bound)
+        for sequence in range(3):
+            scheduler.enqueue(make_request(sequence, 16, 3, interactive=False))
+        assert scheduler.plan().tokens == tokens
+
     def test_an_interactive_row_is_never_preempted_for_a_batch_row(self) -> None:
         scheduler = make_scheduler(entries=4, context_limit=16)
         scheduler.enqueue(make_request(1, 12))

@@ -106,8 +106,11 @@ class Scenario:
     step_tokens: int = 16
     chunk: int = 8
     depth: int = 0
+    at_once: bool = True
+    """Whether a step that completes a prompt is collected before the next is planned."""
     tree: bool = True
     batch_rows_max: int = 0
+    batch_tokens_max: int = 0
     tenant_rows_max: int = 0
     weights: tuple[tuple[str, float], ...] = ()
     flushes: tuple[tuple[int, str | None], ...] = ()
@@ -147,8 +150,10 @@ def random_scenario(seed: int) -> Scenario:
         step_tokens=chance.choice((rows + UNIT, 12, 16, 32)),
         chunk=chance.choice((3, 4, 8, 16)),
         depth=chance.randint(0, 1),
+        at_once=chance.random() < 0.7,
         tree=chance.random() < 0.9,
         batch_rows_max=chance.choice((0, 0, 1)),
+        batch_tokens_max=chance.choice((0, 5, 16)),
         tenant_rows_max=chance.choice((0, 0, 1)),
         weights=weights,
         flushes=tuple((chance.randint(3, 20), chance.choice((None, *TENANTS)))
@@ -203,7 +208,8 @@ class FakeRunner:
                 else origin(request.tenant, request.adapter)
             )
             for position, token in zip(range(row.start, row.end), inputs, strict=True):
-                before = mix(before, self.last[place] if token < 0 else token)
+                # Nothing was drawn where the step before failed; then nobody reads this row.
+                before = mix(before, self.last.get(place, 0) if token < 0 else token)
                 self.memory[slot(held, position)] = before
             if row.shape.samples:
                 self.last[place] = drawn(before)
@@ -234,6 +240,7 @@ class Simulation:
         scenario = self.scenario
         limits = SchedulerLimits(
             scenario.rows, scenario.step_tokens, scenario.chunk, UNIT, 1000,
+            batch_tokens_max=min(scenario.batch_tokens_max, scenario.step_tokens),
             batch_rows_max=min(scenario.batch_rows_max, scenario.rows),
             tenant_rows_max=min(scenario.tenant_rows_max, scenario.rows),
             tenant_weights=dict(scenario.weights),
@@ -301,7 +308,7 @@ class Simulation:
         elif not self.flights:
             require(not self.live, "requests are live, none can run and nothing is in flight")
         while len(self.flights) > self.scenario.depth or (
-            self.flights and (not plan.rows or plan.completed)
+            self.flights and (not plan.rows or (plan.completed and self.scenario.at_once))
         ):
             self.collect(*self.flights.popleft())
         self.check_state()
@@ -349,6 +356,9 @@ class Simulation:
         interactive = any(request.interactive for request in self.live.values())
         planned = {row.request for row in plan.rows}
         require(len(planned) == len(plan.rows), "two rows of one request")
+        if not interactive:
+            most = max(scenario.batch_tokens_max or scenario.chunk, scenario.rows + UNIT)
+            require(plan.tokens <= most, "the bound of a batch step is exceeded")
         if interactive:
             rows_and_new = [*planned, *plan.admitted]
             require(all(r.interactive for r in rows_and_new), "batch runs beside interactive")
@@ -385,6 +395,11 @@ class Simulation:
             writes = flight.writes()
             require(not writes & shared, "an entry is shared while a step may write it")
             require(all(free.is_held(entry) for entry in writes), "a step writes a free entry")
+            reads = {
+                entry for row, held in zip(flight.plan.rows, flight.tables, strict=True)
+                if row.current for entry in held
+            }  # fmt: skip
+            require(all(free.is_held(entry) for entry in reads), "a step reads a free entry")
 
 
 def require(holds: bool, otherwise: str) -> None:

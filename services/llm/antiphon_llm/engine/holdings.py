@@ -1,9 +1,9 @@
 """What requests hold of the KV pool: their rows, entries, shared prefixes and promises.
 
-Every entry is in one place: free, in a row, in the prefix tree, or in quarantine. Entries are
-in quarantine when their request has left while a launched step may still write them; they are
-freed, or published, when that step settles. Entries that are only read may change hands at
-once: steps run in the order of their launch.
+Every entry is in one place: free, in a row, in the prefix tree, or in quarantine. Entries go to
+quarantine when a launched step may still write them although their request has left, or still
+reads them for a request that shares others instead by now; they are freed, or published, when
+that step settles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EVICTED_TOGETHER = 16
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """Last entries of a request that left; with ``node``, full ones go below it."""
+    """Entries that wait for a step to settle; with ``node``, full ones go below it then."""
 
     entries: list[int]
     node: Node | None
@@ -133,11 +133,12 @@ class Holdings:
         self.name_prefixes(request)
         full = min(request.settled, len(request.tokens)) // self._unit
         if full > first:
-            self._nodes[row], serving = self.tree.publish(
+            self._nodes[row], serving, duplicates = self.tree.publish(
                 node, request.prefix_keys[first:full], self.tables.span(row, first, full)
             )
             self._shared[row] = full
             self.tables.replace(row, first, serving)
+            self._free_when_unread(request, duplicates)
 
     def release(self, request: Request, *, publish: bool) -> None:
         """Takes the request's row and everything that it holds.
@@ -167,9 +168,7 @@ class Holdings:
         if not keys:
             self._release_node(node)
             node = None
-        left = Quarantined(entries[safe:], node, keys)
-        self._quarantine.setdefault(request.launched, []).append(left)
-        self.quarantined += len(left.entries)
+        self._detain(request, Quarantined(entries[safe:], node, keys))
 
     def settle(self, number: int, *, publish: bool) -> None:
         """Frees, or publishes where that was asked for, what waited for this step."""
@@ -179,8 +178,9 @@ class Holdings:
             node = left.node
             if publish and node is not None and node.root.reachable:
                 assert self.tree is not None
-                freed = left.entries[len(left.keys) :]
-                node, _ = self.tree.publish(node, left.keys, left.entries[: len(left.keys)])
+                full = left.entries[: len(left.keys)]
+                node, _, duplicates = self.tree.publish(node, left.keys, full)
+                freed = [*duplicates, *left.entries[len(left.keys) :]]
             self.tables.allocator.give_back(freed)
             self._release_node(node)
 
@@ -218,6 +218,18 @@ class Holdings:
                 f"{self.promised} entries promised, {promised} by requests, "
                 f"{self._obtainable()} to be had"
             )
+
+    def _free_when_unread(self, request: Request, entries: list[int]) -> None:
+        """Frees entries now, or once the launched steps that read them for the request have
+        settled."""
+        if request.settled == request.written or not entries:
+            self.tables.allocator.give_back(entries)
+        else:
+            self._detain(request, Quarantined(entries, None, ()))
+
+    def _detain(self, request: Request, left: Quarantined) -> None:
+        self._quarantine.setdefault(request.launched, []).append(left)
+        self.quarantined += len(left.entries)
 
     def _take(self, request: Request, count: int) -> None:
         allocator = self.tables.allocator

@@ -20,6 +20,9 @@ class SchedulerLimits:
     queue_limit: int
     batch_rows_max: int = 0
     """Rows that batch requests may hold together; 0 is max_rows."""
+    batch_tokens_max: int = 0
+    """Tokens of a step of batch requests, which an interactive arrival waits out; 0 is
+    prefill_chunk. A step takes one entry's worth of prefill beside its decode rows anyway."""
     tenant_rows_max: int = 0
     """Rows that one tenant may hold within a class; 0 is max_rows."""
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
@@ -29,12 +32,13 @@ class SchedulerLimits:
         for name in ("max_rows", "prefill_chunk", "entry_tokens", "queue_limit"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("batch_rows_max", "tenant_rows_max"):
-            if not 0 <= getattr(self, name) <= self.max_rows:
-                raise ValueError(
-                    f"{name} must lie between 0 and max_rows {self.max_rows}, "
-                    f"got {getattr(self, name)}"
-                )
+        for name, most in (
+            ("batch_rows_max", self.max_rows),
+            ("tenant_rows_max", self.max_rows),
+            ("batch_tokens_max", self.step_tokens),
+        ):
+            if not 0 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must lie between 0 and {most}, got {getattr(self, name)}")
         for tenant, weight in self.tenant_weights.items():
             if not 0.01 <= weight <= 100.0:
                 raise ValueError(

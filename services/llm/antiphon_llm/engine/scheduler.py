@@ -152,7 +152,7 @@ class Scheduler:
         plan = StepPlan(self._number)
         interactive = bool(self._waiting[True] or self._class_rows(True))
         self._plan_decodes(plan, interactive)
-        budget = self.limits.step_tokens - plan.tokens
+        budget = self._prefill_budget(interactive, plan.tokens)
         unfinished = [request for request in self._prefilling[interactive] if request.pending]
         budget -= self._plan_prefills(plan, unfinished, budget)
         self._admit(plan, interactive, budget)
@@ -249,6 +249,13 @@ class Scheduler:
             request.planned = number
             rows.append(PlannedRow(request, start, DECODE_ROW, request.epoch))
         plan.decode_tokens = len(rows)
+
+    def _prefill_budget(self, interactive: bool, decodes: int) -> int:
+        limits = self.limits
+        if interactive:
+            return limits.step_tokens - decodes
+        most = min(limits.batch_tokens_max or self.chunk, limits.step_tokens)
+        return max(most - decodes, limits.entry_tokens)
 
     def _plan_prefills(self, plan: StepPlan, requests: list[Request], budget: int) -> int:
         if not requests:

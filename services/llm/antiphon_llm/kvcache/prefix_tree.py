@@ -163,13 +163,14 @@ class PrefixTree:
 
     def publish(
         self, deepest: Node, keys: Sequence[bytes], entries: Sequence[int]
-    ) -> tuple[Node, list[int]]:
+    ) -> tuple[Node, list[int], list[int]]:
         """Hands a holder's further full entries over to the tree, below the node it holds.
 
-        Where an equal node is present the holder shares that one and its own entry is freed.
+        Where an equal node is present the holder shares that one and keeps its own entry.
 
         Returns:
-            The node that is held now instead of ``deepest``, and the entry of each key.
+            The node that is held now instead of ``deepest``, the entry that serves each key,
+            and the holder's entries that none of them needs.
         """
         if not deepest.root.reachable:
             raise RuntimeError("a flushed prefix cannot be continued")
@@ -187,8 +188,7 @@ class PrefixTree:
             child.refs += 1
             serving.append(child.entry)
             node = child
-        self._allocator.give_back(duplicates)
-        return node, serving
+        return node, serving, duplicates
 
     def evict(self, count: int) -> None:
         """Frees ``count`` entries, the leaves released longest ago first."""
