@@ -5,22 +5,27 @@ buffers larger than the L2 cache), bytes or operations, share of the floor that 
 bandwidth or arithmetic sets, and torch's time where it has the operation. A line is printed
 only after the result agreed with the fp32 reference.
 
-    python -m bench.gpu_kernels [--only linear attention rows] [--sweep] [--json]
+    python -m bench.gpu_kernels [--only linear decode prefill rows] [--sweep] [--json]
 
-``--sweep`` tries the tiles of the linear and decode kernels and prints the best of each shape.
+``--sweep`` tries the tiles of each shape and prints the best; processes of its own compile
+them side by side first.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+import triton
 
 BYTES_PER_S = 4.25e12
 """Copy bandwidth measured on an H200."""
@@ -112,7 +117,10 @@ def measure(work: Work, sweep: bool) -> Timing:
     timing = Timing(work.name, microseconds(work.call), floor, peer)
     print(timing.line(), flush=True)
     if sweep and work.variants:
-        tried = {name: microseconds(call) for name, call in work.variants.items()}
+        tried = {}
+        for name, call in work.variants.items():
+            with contextlib.suppress(triton.runtime.errors.OutOfResources):
+                tried[name] = microseconds(call)
         for name in sorted(tried, key=tried.__getitem__)[:4]:
             print(f"    {name:40s} {tried[name]:9.1f}", flush=True)
     return timing
@@ -124,6 +132,29 @@ def all_works(only: list[str]) -> Iterator[Work]:
 
     for group in only:
         yield from gpu_works.GROUPS[group]()
+
+
+def compile_variants(only: list[str], part: int, parts: int) -> None:
+    """Runs every ``parts``-th variant once, which leaves it in Triton's cache."""
+    for work in all_works(only):
+        for index, (name, call) in enumerate((work.variants or {}).items()):
+            if index % parts == part:
+                try:
+                    call(0)
+                except triton.runtime.errors.OutOfResources as error:
+                    print(f"{work.name} {name}: {error}", flush=True)
+
+
+def compile_side_by_side(only: list[str]) -> None:
+    """:func:`compile_variants` in as many processes as are worth it."""
+    parts = max(1, min(12, (os.cpu_count() or 2) - 2))
+    command = [sys.executable, "-m", "bench.gpu_kernels", "--only", *only, "--compile"]
+    workers = [
+        subprocess.Popen([*command, str(part), str(parts)], cwd=RESULTS.parent.parent)
+        for part in range(parts)
+    ]
+    for worker in workers:
+        worker.wait()
 
 
 def write(timings: list[Timing]) -> Path:
@@ -145,12 +176,18 @@ def write(timings: list[Timing]) -> Path:
 
 
 def main() -> None:
-    groups = ("linear", "attention", "rows")
+    groups = ("linear", "decode", "prefill", "rows")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", nargs="+", choices=groups, default=list(groups))
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--compile", nargs=2, type=int, metavar=("PART", "PARTS"))
     options = parser.parse_args()
+    if options.compile:
+        compile_variants(options.only, *options.compile)
+        return
+    if options.sweep:
+        compile_side_by_side(options.only)
     print(f"{'operation':44s} {'us':>9s} {'floor us':>9s} {'share':>6s} {'torch us':>9s}")
     timings = []
     started = time.perf_counter()

@@ -18,6 +18,7 @@ from antiphon_kernels.publish import Destinations, publish
 from antiphon_kernels.publish.cases import pack
 from antiphon_kernels.qk_rope_store import qk_rope_store
 from antiphon_kernels.rms_norm import add_rms_norm, rms_norm
+from antiphon_kernels.small_linear import fuses
 from antiphon_kernels.small_linear import kernel as linear_kernel
 from antiphon_kernels.small_linear import reference as linear_reference
 from antiphon_kernels.small_linear.cases import QWEN3_06B, QWEN3_8B, Case, build
@@ -86,21 +87,23 @@ def linear_work(name: str, case: Case) -> Work:
         operations=2 * case.rows * case.outputs * case.depth,
         check=check,
         peer=lambda index: F.linear(base.x, weights[index % len(weights)]),
-        variants={str(shape): partial(call, shape=shape) for shape in linear_shapes(case)},
+        variants={repr(shape): partial(call, shape=shape) for shape in linear_shapes(case)},
     )
 
 
 def linear_shapes(case: Case) -> Iterator[linear_kernel.Shape]:
     """Tiles worth trying, by the loads in flight of a thread or of a program."""
     factor = 2 if case.activation else 1
+    if not fuses(case.rows, case.outputs, norm=case.norm, activation=case.activation is not None):
+        return
     if case.rows == 1:
-        for outputs, depth, warps in product((1, 2, 4, 8, 16), (256, 512, 1024, 2048), (2, 4, 8)):
+        for outputs, depth, warps in product((2, 4, 8, 16), (256, 512, 1024, 2048), (1, 2, 4, 8)):
             loads = factor * outputs * depth / (32 * warps * 8)
             if 4 <= loads <= 8 and depth <= case.depth:
                 yield linear_kernel.Shape(outputs, depth, warps)
         return
     for outputs, depth, warps, stages, ahead in product(
-        (16, 32, 64), (128, 256, 512), (2, 4, 8), (3, 4, 6), (0, 32768)
+        (16, 32, 64), (128, 256, 512), (2, 4, 8), (3, 4, 6), (0, 24576)
     ):
         staged = (factor * outputs + 16) * depth * 2 * (stages - 1)
         if 32 * 1024 <= staged <= 100 * 1024 and outputs >= 8 * warps:
@@ -157,8 +160,8 @@ def pages(rows: int, queries: int, context: int, heads: int) -> Pages:
     )
 
 
-def attention_works() -> Iterator[Work]:
-    """Decode at several loads and the prefill of whole prompts."""
+def decode_works() -> Iterator[Work]:
+    """One query per row at several loads."""
     for heads, rows, context in (
         (32, 1, 640),
         (32, 8, 640),
@@ -168,6 +171,10 @@ def attention_works() -> Iterator[Work]:
         (16, 1, 640),
     ):
         yield decode_work(heads, rows, context)
+
+
+def prefill_works() -> Iterator[Work]:
+    """Whole prompts and the last chunk of a long one."""
     for rows, queries, context in ((1, 2048, 2048), (4, 2048, 2048), (1, 2048, 8192)):
         yield prefill_work(32, rows, queries, context)
 
@@ -189,7 +196,7 @@ def decode_work(heads: int, rows: int, context: int) -> Work:
 
     shapes = [
         launcher.Shape(16, keys, warps, stages)
-        for keys, warps, stages in product((32, 64, 128), (2, 4, 8), (3, 4, 5, 6))
+        for keys, warps, stages in product((32, 64, 128), (2, 4), (3, 4, 5, 6))
     ]
     dense_q = batch.q.view(rows, 1, heads, HEAD_DIM).transpose(1, 2)
     dense_k, dense_v = (
@@ -223,8 +230,8 @@ def prefill_work(heads: int, rows: int, queries: int, context: int) -> Work:
 
     shapes = [
         launcher.Shape(tile, keys, warps, stages)
-        for tile, keys, warps, stages in product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4))
-        if (tile, warps) != (128, 4)
+        for tile, keys, warps, stages in product((64, 128), (64, 128), (4, 8), (2, 3, 4))
+        if (tile, warps) in ((64, 4), (128, 8))
     ]
     whole = queries == context
     dense_q, dense_k, dense_v = (
@@ -336,6 +343,7 @@ def publish_work() -> Work:
 
 GROUPS: dict[str, Callable[[], Iterator[Work]]] = {
     "linear": linear_works,
-    "attention": attention_works,
+    "decode": decode_works,
+    "prefill": prefill_works,
     "rows": row_works,
 }

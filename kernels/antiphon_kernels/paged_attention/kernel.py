@@ -1,5 +1,5 @@
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
-# Triton declares neither its CUDA extras nor the options of a launch.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+# Triton declares neither its CUDA extras nor what a jitted helper returns.
 """Paged attention on CUDA: a split-KV kernel for decode rows, a tiled one for prefill rows."""
 
 from __future__ import annotations

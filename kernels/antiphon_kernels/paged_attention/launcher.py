@@ -38,7 +38,7 @@ def prefill_shape(block_dim: int, item_bytes: int) -> Shape:
     if item_bytes == 4:
         return Shape(32, 32, 4, 2) if block_dim <= 128 else Shape(16, 16, 4, 2)
     if block_dim <= 128:
-        return Shape(128, 64, 8, 3)
+        return Shape(128, 128 if block_dim == 128 else 64, 8, 3)
     return Shape(64, 32, 4, 2) if block_dim <= 256 else Shape(32, 32, 4, 2)
 
 

@@ -1,5 +1,5 @@
-# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
-# Triton declares neither its CUDA extras nor the options of a launch.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportArgumentType=false
+# Triton declares neither its CUDA extras, nor the options of a launch, nor constexpr arguments.
 """A linear layer of few rows on CUDA: the weight streams through once, at memory speed.
 
 One row runs on plain multipliers, with the norm folded in at no cost of its own:
