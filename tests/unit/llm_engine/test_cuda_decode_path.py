@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from pathlib import Path
 
+import antiphon_llm.engine
 import numpy as np
 import pytest
 import torch
@@ -214,6 +217,20 @@ def test_prefill_rows_have_memory_of_their_own() -> None:
     rows = [filling.row, decoding.row]
     assert batch.block_table.tolist() == bench.tables.table[rows].tolist()
     assert contents(bench.decode.views(1), 1) == before
+
+
+def test_metadata_has_one_producer_each() -> None:
+    """No second decode path: nothing else makes the records that forwards read."""
+    package = Path(antiphon_llm.engine.__file__).parent
+    makers: dict[str, set[str]] = {"DecodeMeta": set(), "StepBatch": set()}
+    for path in package.parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                makers.get(node.func.id, set()).add(path.name)
+    assert makers == {
+        "DecodeMeta": {"decode_path.py"},
+        "StepBatch": {"batch.py", "prefill_path.py"},
+    }
 
 
 def test_ladder() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -131,7 +131,7 @@ class CudaDevice:
 
     def __init__(self, device: torch.device | str = "cuda") -> None:
         self.device = torch.device(device)
-        self._pool: tuple[int, int] | None = None
+        self._pool: Any = None
         self._stream = torch.cuda.Stream(self.device)
 
     def event(self) -> Event:

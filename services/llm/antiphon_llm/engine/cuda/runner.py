@@ -131,6 +131,7 @@ class DeviceRunner:
         self._views = views
         self.options = options
         self._asleep: SleepingMemory | None = None
+        self._draws = {"draw: with prompts": 0, "draw: adjusted or scored": 0}
         on = device.device
         self._last_tokens = torch.zeros(rows + 1, dtype=torch.int32, device=on)
         self._logits = torch.zeros((rows, model.vocab_size), dtype=torch.float32, device=on)
@@ -166,7 +167,12 @@ class DeviceRunner:
     def counters(self) -> dict[str, int]:
         """What the optional paths did, by outcome."""
         grown = sum(slot.readback.grown for slot in self._slots)
-        return {**self.graphs.counters, **self._tables.counters, "readback: grown": grown}
+        return {
+            **self.graphs.counters,
+            **self._tables.counters,
+            **self._draws,
+            "readback: grown": grown,
+        }
 
     @torch.inference_mode()
     def record_graphs(self) -> None:
@@ -334,8 +340,10 @@ class DeviceRunner:
         count = len(flight.sampling)
         logits = self._logits[:count]
         if redraw:
+            self._draws["draw: with prompts"] += 1
             self._sampler.draw(logits)
         if flight.unfinished is not None:
+            self._draws["draw: adjusted or scored"] += 1
             scored = self._sampler.finish(logits, flight.unfinished)
             if scored is not None:
                 flight.scored = flight.readback.copy(scored)
