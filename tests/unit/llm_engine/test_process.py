@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +28,7 @@ from antiphon_llm.messages import (
     StepOutputs,
     Submit,
 )
+from structlog.testing import capture_logs
 from transformers import LlamaConfig, LlamaForCausalLM
 
 T = TypeVar("T")
@@ -118,6 +121,48 @@ async def test_boots_serves_cancels_and_ends(front: Front) -> None:
     while not front.exits:
         await asyncio.sleep(0.02)
     assert (front.exits[0].code, front.exits[0].signal) == (0, None)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_sigterm_in_mid_stream_ends_every_request(checkpoint: Path, depth: int) -> None:
+    front = Front(EngineConfig(model_path=str(checkpoint), threads=1, overlap_depth=depth))
+    await front.worker.start()
+    await front.until(Hello)
+    for n in range(12):
+        sampling = Sampling(max_tokens=120, ignore_eos=True)
+        front.worker.send(Submit(f"r{n}", [1, 2, 3], sampling))
+    await front.until(StepOutputs)
+    assert front.worker.pid is not None
+    os.kill(front.worker.pid, signal.SIGTERM)
+    ends = [await front.finish_of(f"r{n}") for n in range(12)]
+    assert {end.error_reason for end in ends} <= {"DRAINING", ""}
+    assert ends[-1].error_reason == "DRAINING"
+    while not front.exits:
+        await asyncio.sleep(0.02)
+    assert (front.exits[0].code, front.exits[0].signal) == (0, None)
+    await front.worker.stop(5.0)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_nothing_outlives_the_engine(checkpoint: Path, endpoint_type, depth: int) -> None:
+    endpoint = endpoint_type()
+    endpoint.inbox.append(
+        Boot(EngineConfig(model_path=str(checkpoint), threads=1, overlap_depth=depth))
+    )
+    waits = iter(
+        [Submit("a", [1, 2, 3], Sampling(max_tokens=4, ignore_eos=True)), None, Shutdown()]
+    )
+
+    def next_message() -> None:
+        if not endpoint.inbox and (message := next(waits)) is not None:
+            endpoint.inbox.append(message)
+
+    endpoint.before_wait = next_message
+    with capture_logs() as logs:
+        assert serve(endpoint) == 0
+    assert any(finish.reason == "length" for m in endpoint.sent if isinstance(m, StepOutputs)
+               for finish in m.finished)  # fmt: skip
+    assert [entry["unowned"] for entry in logs if entry["event"] == "engine_released"] == [{}]
 
 
 @pytest.mark.parametrize(

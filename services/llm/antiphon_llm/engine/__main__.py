@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
+import threading
+from typing import TYPE_CHECKING
 
 from antiphon_core.ipc.endpoint import Endpoint, WorkerEndpoint
 from antiphon_core.logs import configure_logging, get_logger
 
 from antiphon_llm.messages import Boot, Fault, Shutdown, ToEngine
+
+if TYPE_CHECKING:
+    from .loop import EngineLoop
+    from .teardown import Owners
 
 EXIT_FAULT = 70
 """Exit status after a Fault."""
@@ -40,10 +47,34 @@ def serve(endpoint: Endpoint) -> int:
     # What boot made lives as long as the process: no collection needs to look at it again.
     gc.collect()
     gc.freeze()
+    status = _run(loop)
+    owners = loop.owners
+    del loop
+    return _tear_down(owners) or status
+
+
+def _run(loop: EngineLoop) -> int:
+    """Steps until Shutdown or SIGTERM; either ends every request with a terminal."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda number, frame: loop.stop())
     try:
         loop.run()
     except Exception:
         return EXIT_FAULT
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return 0
+
+
+def _tear_down(owners: Owners) -> int:
+    """Lets everything go, and says what would not; returns the exit status."""
+    try:
+        owners.release()
+    except Exception:
+        return EXIT_FAULT
+    finally:
+        get_logger(__name__).info("engine_released", unowned=owners.sweep())
     return 0
 
 

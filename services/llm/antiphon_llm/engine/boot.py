@@ -84,6 +84,9 @@ def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> Engine
     build = _build_on_host if config.device == "cpu" else _build_on_device
     built = build(config, checkpoint, phases.phase)
     loop = _assemble(config, limits, endpoint, built, eos_ids)
+    loop.owners.register("weights", built.model, nbytes=built.model.weight_bytes)
+    loop.owners.register("kv", built.pool, nbytes=built.pool.bytes)
+    loop.owners.register("runner", built.runner, release=built.runner.close)
     with phases.phase("warm_up"):
         _warm_up(loop)
     hello = Hello(

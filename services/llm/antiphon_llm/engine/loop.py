@@ -32,6 +32,7 @@ from .pressure import MemoryPressure
 from .recovery import Recovery
 from .runner import InFlight, Runner
 from .scheduler import Scheduler
+from .teardown import Owners
 
 _log = get_logger(__name__)
 
@@ -67,6 +68,7 @@ class EngineLoop:
         self.intake = intake
         self.outbox = outbox
         self.door = door
+        self.owners = Owners()
         self.pressure = MemoryPressure(scheduler, door)
         self.recovery = Recovery(scheduler, live, self.pressure, door)
         self.overlap_depth = overlap_depth
@@ -108,6 +110,7 @@ class EngineLoop:
                     self._publish()
             self.door.shut(DRAINING)
             self.live.finish_all("the engine stops", "DRAINING")
+            self._settle_flights()
             self._publish()
         except Exception as defect:
             _log.exception("engine_failed", live=len(self.live))
@@ -156,6 +159,16 @@ class EngineLoop:
         except Exception as error:
             self.recovery.failed(error, stage, plan)
         self._step_seconds = time.monotonic() - started
+
+    def _settle_flights(self) -> None:
+        """Waits for the steps in flight; nobody is left to hear of their tokens."""
+        while self._flights:
+            flight = self._flights.popleft()
+            try:
+                self.runner.collect(flight)
+            except Exception:
+                _log.exception("step_failed", stage="stopping")
+            self.scheduler.settle(flight.plan, computed=False)
 
     def _due(self, following: StepPlan) -> bool:
         """Whether the oldest step in flight is to be collected before another is planned.
