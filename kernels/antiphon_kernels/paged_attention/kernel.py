@@ -1,4 +1,5 @@
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+# pyright: reportAssignmentType=false
 # Triton declares neither its CUDA extras nor what a jitted helper returns.
 """Paged attention on CUDA: a split-KV kernel for decode rows, a tiled one for prefill rows."""
 

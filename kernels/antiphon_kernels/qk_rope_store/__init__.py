@@ -27,7 +27,8 @@ def qk_rope_store(
     """Norms and rotates q and k of a fused row; q stays in the row, k and v go to the cache.
 
     Attention then reads q as ``qkv[:, :Hq * D].unflatten(1, (Hq, D))``. The k part of the row
-    holds unspecified values afterwards.
+    holds unspecified values afterwards. On CUDA positions and slots may be read before the
+    launch right before this one has ended: that one makes the row, not them.
 
     Args:
         qkv: (N, (Hq + 2 Hkv) D): q, k and v heads of each token side by side; last axis

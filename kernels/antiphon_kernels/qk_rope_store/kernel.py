@@ -2,7 +2,8 @@
 # Triton declares neither its CUDA extras nor the options of a launch.
 """Head norms, rotation and the cache store on CUDA: one read of the fused row.
 
-A program takes a few heads of one token, all of one kind (q, k or v).
+A program takes a few heads of one token, all of one kind (q, k or v). Position, slot and
+angles are read before the wait: the kernel right before only makes the row.
 """
 
 from __future__ import annotations
@@ -26,26 +27,29 @@ def _qk_rope_store(
     BLOCK_HEADS: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr,
     BLOCK_DIM: tl.constexpr,
 ):  # fmt: skip
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
     row = qkv + token * qkv_row
+    slot = tl.load(write_slot + token)
+    half = tl.arange(0, BLOCK_HALF)[None, :]
+    angle = tl.load(positions + token).to(tl.int64) * HALF + half
+    c = tl.load(cos + angle, half < HALF, other=0.0)
+    s = tl.load(sin + angle, half < HALF, other=0.0)
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     if tl.program_id(1) < HEADS // BLOCK_HEADS:
         _head_pass(
-            row + head * DIM, row + head * DIM, positions + token, cos, sin, q_weight, eps,
+            row + head * DIM, row + head * DIM, c, s, q_weight, eps,
             DIM, HALF, NORM, PLUS_ONE, BLOCK_HALF, BLOCK_REST,
         )  # fmt: skip
     elif tl.program_id(1) < (HEADS + KV_HEADS) // BLOCK_HEADS:
-        slot = tl.load(write_slot + token)
         _head_pass(
             row + head * DIM, k_cache + slot * (KV_HEADS * DIM) + (head - HEADS) * DIM,
-            positions + token, cos, sin, k_weight, eps,
+            c, s, k_weight, eps,
             DIM, HALF, NORM, PLUS_ONE, BLOCK_HALF, BLOCK_REST,
         )  # fmt: skip
     else:
-        slot = tl.load(write_slot + token)
         column = tl.arange(0, BLOCK_DIM)[None, :]
         value = tl.load(row + head * DIM + column, column < DIM)
         place = slot * (KV_HEADS * DIM) + (head - HEADS - KV_HEADS) * DIM + column
@@ -54,16 +58,13 @@ def _qk_rope_store(
 
 @triton.jit
 def _head_pass(
-    source, target, position, cos, sin, weight, eps,
+    source, target, c, s, weight, eps,
     DIM: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, PLUS_ONE: tl.constexpr,
     BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr,
 ):  # fmt: skip
-    """Norms and rotates heads (B, 1) of pointers from source to target."""
+    """Norms heads at pointers (B, 1) and rotates them by c, s (1, R/2) from source to target."""
     column = tl.arange(0, BLOCK_HALF)[None, :]
     inside = column < HALF
-    angle = tl.load(position).to(tl.int64) * HALF + column
-    c = tl.load(cos + angle, inside, other=0.0)
-    s = tl.load(sin + angle, inside, other=0.0)
     first = tl.load(source + column, inside, other=0.0).to(tl.float32)
     second = tl.load(source + HALF + column, inside, other=0.0).to(tl.float32)
     rest_column = 2 * HALF + tl.arange(0, BLOCK_REST)[None, :]
