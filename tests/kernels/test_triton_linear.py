@@ -112,6 +112,25 @@ def test_arguments_that_do_not_fit_are_refused(
         small_linear(torch.zeros(2, 4), torch.zeros(6, 4), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("width", "depth", "gated", "outputs", "step"),
+    [
+        (6144, 4096, False, 16, 512),
+        (4096, 4096, False, 8, 1024),
+        (12288, 4096, True, 4, 1024),
+        (4096, 12288, False, 8, 1024),
+        (4096, 1024, False, 8, 1024),
+        (1024, 2048, False, 4, 2048),
+        (3072, 1024, True, 4, 1024),
+        (1024, 3072, False, 2, 4096),
+        (10, 7, False, 512, 16),
+    ],
+)
+def test_tile_of_a_single_row(width: int, depth: int, gated: bool, outputs: int, step: int) -> None:
+    shape = kernel.choose_shape(1, width, depth, gated, 2, 132)
+    assert (shape.outputs, shape.depth) == (outputs, step)
+
+
 def test_too_many_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="17 rows, at most 16"):
         launch(CASES[0], build(replace(CASES[0], rows=17), torch.float32, torch.device("cpu")))

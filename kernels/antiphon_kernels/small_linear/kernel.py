@@ -38,12 +38,13 @@ def _add_products(acc, w, x, BLOCK_OUT: tl.constexpr, BLOCK_DEPTH: tl.constexpr)
 def linear_one(
     x, weight, bias, norm_weight, residual, out, width, depth, eps,
     NORM: tl.constexpr, PLUS_ONE: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr, EARLY: tl.constexpr, BLOCK_OUT: tl.constexpr,
+    RESIDUAL: tl.constexpr, EARLY: tl.constexpr, ONCE: tl.constexpr, BLOCK_OUT: tl.constexpr,
     BLOCK_DEPTH: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_OUT outputs of a single row; with an activation, that many gates and their ups.
 
-    A tile of weights lies in registers while the next one is on its way.
+    A tile of weights lies in registers while the next one is on its way. With ONCE a tile
+    covers the whole depth: all of a small weight is under way before the wait.
     """
     output = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
     present = output < width
@@ -66,25 +67,24 @@ def linear_one(
     up_acc = tl.zeros([BLOCK_OUT, BLOCK_DEPTH // 8], dtype=tl.float32)
     squares = tl.zeros([BLOCK_DEPTH], dtype=tl.float32)
     for begin in tl.range(BLOCK_DEPTH, depth + BLOCK_DEPTH, BLOCK_DEPTH, num_stages=1):
-        inside = begin + step < depth
-        mask = present[:, None] & inside[None, :]
-        next_gate = tl.load(gate_place + begin, mask, other=0.0)
-        next_up = next_gate
-        if ACTIVATION != "":
-            next_up = tl.load(up_place + begin, mask, other=0.0)
-        next_block = tl.load(x + begin + step, inside, other=0.0)
         values = block.to(tl.float32)
         if NORM:
-            next_scale = tl.load(norm_weight + begin + step, inside, other=0.0).to(tl.float32)
             squares += values * values
             values *= scale + 1.0 if PLUS_ONE else scale
-            scale = next_scale
-        acc = _add_products(acc, gate, values, BLOCK_OUT, BLOCK_DEPTH)
+        inside = begin + step < depth
+        mask = present[:, None] & inside[None, :]
+        current = gate
+        if not ONCE:
+            gate = tl.load(gate_place + begin, mask, other=0.0)
+            block = tl.load(x + begin + step, inside, other=0.0)
+            if NORM:
+                scale = tl.load(norm_weight + begin + step, inside, other=0.0).to(tl.float32)
+        acc = _add_products(acc, current, values, BLOCK_OUT, BLOCK_DEPTH)
         if ACTIVATION != "":
-            up_acc = _add_products(up_acc, up, values, BLOCK_OUT, BLOCK_DEPTH)
-        gate = next_gate
-        up = next_up
-        block = next_block
+            current = up
+            if not ONCE:
+                up = tl.load(up_place + begin, mask, other=0.0)
+            up_acc = _add_products(up_acc, current, values, BLOCK_OUT, BLOCK_DEPTH)
     result = tl.sum(acc, axis=1)
     opened = tl.sum(up_acc, axis=1)
     if NORM:
@@ -184,18 +184,29 @@ class Shape:
     ahead: int = 24576
 
 
+TILE = 8192
+"""Weights of a single row's step: 16 KiB of bfloat16, 128 bytes a thread of four warps."""
+
+RESIDENT_TILES = 6
+"""Programs of a single row with one step that a processor's registers hold together."""
+
+
 def choose_shape(
     rows: int, width: int, depth: int, gated: bool, item_bytes: int, count: int
 ) -> Shape:
-    """A step of about 16 KiB of weights, and programs for every one of ``count`` processors."""
+    """The tile for these sizes on ``count`` processors, as measured on an H200."""
     deepest = 1 << max(4, (depth - 1).bit_length())
-    if rows == 1:
-        if depth <= 2048:
-            return Shape(4 if depth > 1024 or gated else 8, deepest, 4)
-        return Shape(4 if gated or width <= 16 * count else 8, 1024, 4)
-    depth = min(64 if item_bytes == 4 else 256, deepest)
-    narrow = gated or width <= 16 * count
-    return Shape(16, depth, 2, 4) if narrow else Shape(32, depth, 4, 4)
+    if rows > 1:
+        depth = min(64 if item_bytes == 4 else 256, deepest)
+        narrow = gated or width <= 16 * count
+        return Shape(16, depth, 2, 4) if narrow else Shape(32, depth, 4, 4)
+    sides = 2 if gated else 1
+    outputs = TILE // (sides * deepest)
+    if outputs and -(-width // outputs) <= RESIDENT_TILES * count:
+        return Shape(outputs, deepest, 4)
+    # One and a bit waves of programs would leave the device half idle at their end.
+    outputs = 16 if not gated and 40 * count < width <= 64 * count else 8 // sides
+    return Shape(outputs, min(TILE // (sides * outputs), deepest), 4)
 
 
 def bytes_ahead(shape: Shape, depth: int, gated: bool, item_bytes: int) -> int:
@@ -253,7 +264,7 @@ def small_linear(
         linear_one[grid](
             x, weight, given_bias, x if norm_weight is None else norm_weight, given_residual,
             out, width, depth, eps,
-            NORM=norm_weight is not None, PLUS_ONE=plus_one, **options,
+            NORM=norm_weight is not None, PLUS_ONE=plus_one, ONCE=depth <= shape.depth, **options,
         )  # fmt: skip
         return out
     linear_few[grid](
