@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from antiphon_llm.engine.cuda.boot import build
 from antiphon_llm.engine.cuda.device import CudaDevice
 from antiphon_llm.engine.cuda.runner import DeviceRunner, RunnerOptions
 from antiphon_llm.engine.plan import StepPlan
@@ -17,7 +20,7 @@ from antiphon_llm.engine.uploads import StepUploads
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.pool import KvPool
-from antiphon_llm.messages import Sampling
+from antiphon_llm.messages import EngineConfig, Sampling
 from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
 from antiphon_llm.sampler.row import SamplerRow
@@ -214,6 +217,49 @@ def test_a_slot_waits_for_the_copies_that_read_it() -> None:
         assert (ids[: 900 + step] == step).all() and not ids[900 + step :].any()
         assert (slots[:70] == step).all() and not slots[70:].any()
         assert (settings[: 300 + step] == step).all() and not settings[300 + step :].any()
+
+
+def test_a_sleep_gives_memory_back_and_text_is_the_same_after_it(
+    prompts: list[list[int]],
+) -> None:
+    device = torch.device("cuda")
+    checkpoint = RandomCheckpoint(TINY, device, torch.bfloat16)
+    own = build_model(checkpoint, device=device, dtype=torch.bfloat16, fixed_tokens=ROWS)
+    steps = Steps(own)
+    steps.prefill(prompts[:4])
+    before = [steps.decode(range(4)) for _ in range(12)]
+    held = torch.cuda.memory_allocated()
+    released = steps.runner.sleep()
+    cache = 2 * sum(view.keys.nbytes for view in steps.views)
+    assert released >= own.weight_bytes + cache
+    assert torch.cuda.memory_allocated() <= held - own.weight_bytes - cache
+    steps.runner.wake()
+    for request in steps.requests:
+        steps.tables.close(request.row)
+    steps.requests.clear()
+    steps.prefill(prompts[:4])
+    assert [steps.decode(range(4)) for _ in range(12)] == before
+    assert not steps.runner.graphs.eager
+
+
+def test_a_built_engine_keeps_to_its_share() -> None:
+    device = torch.device("cuda")
+    free, total = torch.cuda.mem_get_info()
+    used = (total - free) / total
+    config = EngineConfig(
+        model_path="tiny", device="cuda", max_rows=64, step_tokens=1024, prefill_chunk=512,
+        context_limit=0, kv_entries=0, memory_share=used + 0.05, overlap_depth=1,
+    )  # fmt: skip
+    huge = replace(TINY, layers=8, kv_heads=4)
+    built = build(
+        config, RandomCheckpoint(huge, device, torch.bfloat16), lambda name: nullcontext()
+    )
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    assert total - free <= config.memory_share * total
+    assert built.pool.bytes > 0.5 * 0.05 * total, "the pool gets most of what is left"
+    assert built.fallbacks() == {}
+    built.runner.close()
 
 
 def test_a_padded_rung_costs_little_more_than_an_exact_one(
