@@ -23,7 +23,7 @@ from antiphon_llm.sampler.row import SamplerRow
 
 from .batch import BatchBuilder, StepBatch
 from .failures import FailureKind, classify
-from .plan import PlannedRow, StepClass, StepPlan
+from .plan import PlannedRow, StepPlan
 from .runner import ForwardModel, LayerCache, ScoredChunk, StepResult
 
 _log = get_logger(__name__)
@@ -81,7 +81,7 @@ class CpuRunner:
         """By row count: a decode step calls no torch operation, not even for a view."""
         self._host_logits = [rows.numpy() for rows in self._logits]
         self.fallbacks: dict[str, int] = {}
-        self._decode_batch = _FixedBatch(max_rows) if overlap_depth else None
+        self._fixed_batch = _FixedBatch(max_rows) if overlap_depth else None
         self._thread = _ComputeThread(self._compute) if overlap_depth else None
 
     def launch(self, plan: StepPlan) -> CpuFlight:
@@ -123,7 +123,7 @@ class CpuRunner:
     def _run(self, flight: CpuFlight) -> StepResult:
         """Feeds the plan's tokens and draws where a row samples."""
         plan, batch = flight.plan, flight.batch
-        if self._decode_batch is not None:
+        if self._fixed_batch is not None:
             batch = self._settled(batch)
         hidden = self._model.forward(batch.input_ids, batch.positions, batch, self._views)
         result = StepResult()
@@ -145,10 +145,10 @@ class CpuRunner:
         return result
 
     def _settled(self, batch: StepBatch) -> StepBatch:
-        """The batch with every token known; decode batches at addresses that never change."""
-        assert self._decode_batch is not None
-        if batch.step_class is StepClass.DECODE:
-            batch = self._decode_batch.copy(batch)
+        """The batch with every token known; of one token a row, at addresses that never change."""
+        assert self._fixed_batch is not None
+        if batch.max_query == 1:
+            batch = self._fixed_batch.copy(batch)
         ids = batch.input_ids.numpy()
         unknown = np.flatnonzero(ids < 0)
         ids[unknown] = self._last_tokens[-1 - ids[unknown]]
@@ -208,7 +208,7 @@ class CpuRunner:
 
 
 class _FixedBatch:
-    """A copy of each decode batch in memory that never moves: recorded programs hold addresses."""
+    """A copy of a batch in memory that never moves: recorded programs hold addresses."""
 
     def __init__(self, max_rows: int) -> None:
         self._places = max_rows + 1
