@@ -1,0 +1,66 @@
+"""The GPU bench end to end on the host with a tiny shape: what it runs, counts and judges."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bench import gpu_engine
+from bench.random_qwen3 import QWEN3_0_6B, QWEN3_8B, Qwen3Shape
+
+TINY = Qwen3Shape("tiny", 64, 96, 2, 4, 2, tied=True, head_dim=16, vocabulary=300)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"PROMPT": 24, "NEW_TOKENS": 10, "LONG_PROMPT": 48, "LONG_COUNT": 3, "CONTEXT": 96}
+    for name, value in {"SHAPES": {"0.6b": TINY}, **sizes}.items():
+        monkeypatch.setattr(gpu_engine, name, value)
+
+
+def test_every_figure_is_measured(small: None) -> None:
+    options = gpu_engine.parse(
+        ["--model", "0.6b", "--rows", "1", "3", "--step-tokens", "64", "--device", "cpu"]
+    )
+    raw = gpu_engine.measure(options)
+    assert [(cell["rows"], cell["sampling"]) for cell in raw["cells"]] == [
+        (1, "greedy"), (1, "filtered"), (3, "greedy"), (3, "filtered")
+    ]  # fmt: skip
+    for cell in raw["cells"]:
+        assert cell["steps"] >= 4 and cell["tpot"] > 0 and cell["replay"] > 0
+        assert 0 < cell["floor"] < cell["tpot"]
+    assert raw["cells"][0]["peer"] == 1.674 and raw["cells"][2]["peer"] is None
+    assert raw["prefill"]["0.6b"] > 0 and raw["ttft"]["0.6b"] > 0
+    counters = raw["counters"]["0.6b"]
+    assert counters["graph: replay"] > 0
+    assert not [name for name in counters if name.startswith("graph: eager")]
+
+
+def test_every_bar_has_a_limit_no_laxer_than_the_peer() -> None:
+    path = Path(gpu_engine.__file__).with_name("bars.toml")
+    limits = tomllib.loads(path.read_text())["engine_gpu"]
+    expected = set()
+    for model, cells in gpu_engine.PEER_TPOT.items():
+        key = model.replace(".", "_")
+        for rows, peer in cells.items():
+            for sampling in gpu_engine.SAMPLINGS:
+                name = f"tpot_{key}_{rows}_{sampling}"
+                expected.add(name)
+                assert limits[name]["limit"] <= peer
+        assert limits[f"ttft_{key}"]["limit"] <= gpu_engine.PEER_TTFT[model]
+        assert limits[f"prefill_{key}"]["limit"] >= gpu_engine.PEER_PREFILL[model]
+        expected |= {f"ttft_{key}", f"prefill_{key}"}
+    assert set(limits) == expected
+
+
+def test_shapes_have_the_published_sizes() -> None:
+    for shape, billions in ((QWEN3_0_6B, 0.596), (QWEN3_8B, 8.19)):
+        count = 0
+        for size in shape.tensors().values():
+            elements = 1
+            for extent in size:
+                elements *= extent
+            count += elements
+        assert count / 1e9 == pytest.approx(billions, abs=0.005)
