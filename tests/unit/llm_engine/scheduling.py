@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon_llm.engine.limits import SchedulerLimits
+from antiphon_llm.engine.parking import KvMover
 from antiphon_llm.engine.plan import StepPlan
 from antiphon_llm.engine.request import Request, State, Timings
 from antiphon_llm.engine.scheduler import Scheduler
@@ -33,7 +34,7 @@ def make_request(
 def make_scheduler(
     *, entries: int = 64, context_limit: int = 64, max_rows: int = 4, step_tokens: int = 16,
     prefill_chunk: int = 8, entry_tokens: int = 4, queue_limit: int = 1000, tree: bool = True,
-    **limits: object,
+    mover: KvMover | None = None, **limits: object,
 ) -> Scheduler:  # fmt: skip
     bounds = SchedulerLimits(
         max_rows, step_tokens, prefill_chunk, entry_tokens, queue_limit, **limits
@@ -43,7 +44,7 @@ def make_scheduler(
         allocator, rows=max_rows, entry_tokens=entry_tokens, context_limit=context_limit
     )
     cache = PrefixTree(allocator, fingerprint=b"model") if tree else None
-    return Scheduler(bounds, tables, cache)
+    return Scheduler(bounds, tables, cache, mover)
 
 
 def commit(scheduler: Scheduler, plan: StepPlan, *, token: int = 1) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -109,6 +110,8 @@ class Scenario:
     at_once: bool = True
     """Whether a step that completes a prompt is collected before the next is planned."""
     tree: bool = True
+    parking: int = 0
+    """Entries that host memory can hold."""
     batch_rows_max: int = 0
     batch_tokens_max: int = 0
     tenant_rows_max: int = 0
@@ -152,6 +155,7 @@ def random_scenario(seed: int) -> Scenario:
         depth=chance.randint(0, 1),
         at_once=chance.random() < 0.7,
         tree=chance.random() < 0.9,
+        parking=chance.choice((0, 0, 3, 12)),
         batch_rows_max=chance.choice((0, 0, 1)),
         batch_tokens_max=chance.choice((0, 5, 16)),
         tenant_rows_max=chance.choice((0, 0, 1)),
@@ -217,6 +221,33 @@ class FakeRunner:
         return draws
 
 
+class FakeMover:
+    """Host memory; a step in flight computes as if it had not been copied from or to."""
+
+    def __init__(self, runner: FakeRunner, entries: int) -> None:
+        self.room = entries
+        self._runner = runner
+        self._parked: dict[int, list[list[int]]] = {}
+        self._next = 0
+
+    def park(self, entries: Sequence[int]) -> int:
+        require(len(entries) <= self.room, "more is parked than there is room")
+        memory = self._runner.memory
+        self._next += 1
+        self._parked[self._next] = [memory[entry * UNIT : (entry + 1) * UNIT] for entry in entries]
+        self.room -= len(entries)
+        return self._next
+
+    def resume(self, handle: int, first: int, entries: Sequence[int]) -> None:
+        contents = self._parked[handle][first:]
+        for entry, copied in zip(entries, contents, strict=True):
+            self._runner.memory[entry * UNIT : (entry + 1) * UNIT] = copied
+        self.drop(handle)
+
+    def drop(self, handle: int) -> None:
+        self.room += len(self._parked.pop(handle))
+
+
 def slot(held: list[int], position: int) -> int:
     return held[position // UNIT] * UNIT + position % UNIT
 
@@ -250,13 +281,15 @@ class Simulation:
             allocator, rows=scenario.rows, entry_tokens=UNIT, context_limit=CONTEXT
         )
         self.tree = PrefixTree(allocator, fingerprint=b"m") if scenario.tree else None
-        self.scheduler = Scheduler(limits, self.tables, self.tree)
         self.runner = FakeRunner(scenario.entries)
+        self.mover = FakeMover(self.runner, scenario.parking)
+        self.scheduler = Scheduler(limits, self.tables, self.tree, self.mover)
         work = sum(len(a.prompt) + a.max_tokens for a in scenario.arrivals)
         self.bound = 40 + 6 * work
 
     def run(self) -> Simulation:
-        last = max(arrival.at + (arrival.cancel_after or 0) for arrival in self.scenario.arrivals)
+        scenario = self.scenario
+        last = max(arrival.at + (arrival.cancel_after or 0) for arrival in scenario.arrivals)
         while self.clock <= last or self.live or self.flights:
             require(self.clock < self.bound, "requests are live and nothing comes of it")
             self.happen()
@@ -273,6 +306,8 @@ class Simulation:
         self.scheduler.flush()
         self.scheduler.check_integrity()
         require(self.tables.allocator.used == 0, "entries are held by nobody")
+        nobody = self.mover.room == scenario.parking and not self.scheduler.parking.count
+        require(nobody, "host memory is held by nobody")
         return self
 
     def happen(self) -> None:

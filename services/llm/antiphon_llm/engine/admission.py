@@ -103,6 +103,8 @@ class Admission:
         keys = request.prefix_keys
         if not self._leaders or cached >= len(keys) or not reads_cache(request):
             return False
+        if request.parked is not None:
+            return False
         leader = self._leaders.get((request.interactive, keys[cached]))
         if leader is None:
             return False

@@ -71,6 +71,10 @@ class StepPlan:
     rows: list[PlannedRow] = field(default_factory=list)
     admitted: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    parked: list[Request] = field(default_factory=list)
+    """Those of ``preempted`` whose keys and values went to host memory."""
+    resumed: list[Request] = field(default_factory=list)
+    """Those of ``admitted`` that were parked."""
     completed: list[PlannedRow] = field(default_factory=list)
     """Prefill rows that end with the request's last known token."""
     prefill_tokens: int = 0

@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
-from .request import Request
+from .request import Request, State
 
 
 class Lane:
@@ -105,6 +105,22 @@ class ClassQueue:
                 passed = 0
             else:
                 view.passed += 1
+
+    def check_integrity(self, *, interactive: bool) -> None:
+        """Raises unless all that wait are of this class, hold nothing and are counted."""
+        waiting = list(self)
+        if len(waiting) != self._count:
+            raise RuntimeError("the count of waiting requests is wrong")
+        for request in waiting:
+            state = State.QUEUED if request.parked is None else State.PARKED
+            if (
+                request.state is not state
+                or request.interactive is not interactive
+                or request.row >= 0
+                or request.ahead
+                or request.written
+            ):
+                raise RuntimeError(f"{request.request_id} waits as {request.state}")
 
 
 class _LaneView:

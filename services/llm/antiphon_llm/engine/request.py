@@ -31,7 +31,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.DEFERRED: frozenset({State.PREFILLING, State.FINISHED}),
     State.PREFILLING: frozenset({State.DECODING, State.QUEUED, State.PARKED, State.FINISHED}),
     State.DECODING: frozenset({State.QUEUED, State.PARKED, State.FINISHED}),
-    State.PARKED: frozenset({State.PREFILLING, State.DECODING, State.FINISHED}),
+    State.PARKED: frozenset({State.PREFILLING, State.FINISHED}),
     State.FINISHED: frozenset(),
 }
 
@@ -119,6 +119,10 @@ class Request:
     prefix_root: bytes = b""
     prefix_keys: list[bytes] = field(default_factory=list)
     """Prefix tree keys of its full entries; only ever appended to, as its tokens are."""
+    parked: int | None = None
+    """Handle of its keys and values in host memory."""
+    parked_length: int = 0
+    """Positions that they cover."""
     behind: bytes = b""
     """Key of a leader that it waits for."""
     leads: bytes = b""

@@ -23,6 +23,7 @@ from .admission import Admission
 from .budget import water_fill
 from .holdings import Holdings
 from .limits import KV_HELD_LIMIT, Refusal, SchedulerLimits
+from .parking import KvMover, Parking
 from .plan import DECODE_ROW, PlannedRow, StepPlan
 from .preemption import Victims
 from .queues import ClassQueue
@@ -34,6 +35,7 @@ class Scheduler:
 
     Args:
         tree: the prefix cache; None computes every prompt.
+        mover: copies parked requests; None parks nobody.
 
     Attributes:
         chunk: tokens of one prefill in one step at most.
@@ -44,7 +46,11 @@ class Scheduler:
     """
 
     def __init__(
-        self, limits: SchedulerLimits, tables: BlockTables, tree: PrefixTree | None = None
+        self,
+        limits: SchedulerLimits,
+        tables: BlockTables,
+        tree: PrefixTree | None = None,
+        mover: KvMover | None = None,
     ) -> None:
         self.limits = limits
         self.tables = tables
@@ -52,6 +58,7 @@ class Scheduler:
         self.admission = Admission(
             self.holdings, tenant_rows_max=limits.tenant_rows_max or limits.max_rows
         )
+        self.parking = Parking(self.holdings, mover)
         self.chunk = limits.prefill_chunk
         self.row_limit = limits.max_rows
         self.preemptions = 0
@@ -127,6 +134,7 @@ class Scheduler:
         ``publish`` leaves full entries in the prefix cache.
         """
         self._waiting[request.interactive].discard(request)
+        self.parking.drop(request)
         if request.row >= 0:
             self._release(request, publish=publish)
 
@@ -134,7 +142,7 @@ class Scheduler:
         """Puts a running request back to the front of its queue after a failed step; nothing
         that it wrote is trusted, except what was published before."""
         self._release(request, publish=False)
-        self._wait_again(request)
+        self._wait_again(request, State.QUEUED)
 
     def flush(self, tenant: str | None = None) -> None:
         """Makes cached prefixes unreachable: all, or one tenant's."""
@@ -211,18 +219,7 @@ class Scheduler:
                 ):
                     raise RuntimeError(f"the list of {state} requests is wrong")
         for interactive, queue in self._waiting.items():
-            waiting = list(queue)
-            if len(waiting) != len(queue):
-                raise RuntimeError("the count of waiting requests is wrong")
-            for request in waiting:
-                if (
-                    request.state is not State.QUEUED
-                    or request.interactive is not interactive
-                    or request.row >= 0
-                    or request.length - len(request.tokens)
-                    or request.written
-                ):
-                    raise RuntimeError(f"{request.request_id} is queued as {request.state}")
+            queue.check_integrity(interactive=interactive)
 
     def _class_rows(self, interactive: bool) -> int:
         return len(self._prefilling[interactive]) + len(self._decoding[interactive])
@@ -277,21 +274,36 @@ class Scheduler:
         if not queue or budget < unit or not self._may_open(interactive):
             return
         candidates = self.admission.candidates(queue, interactive=interactive)
-        for request, (cached, unheld) in candidates:
-            need = self.tables.entries_for(len(request.tokens)) - cached + unheld
-            # One spare entry for each running row keeps an admission from forcing the very
-            # next boundary crossing to preempt it again.
-            spare = self._class_rows(interactive)
-            if not self._make_row(request, plan) or not self._make_room(
-                need + spare, request, plan, batch_only=True
-            ):
+        for request, match in candidates:
+            cached = self._room_to_open(request, match, plan)
+            if cached is None:
                 return
             queue.charge(request)
-            self._open(request, cached)
-            plan.admitted.append(request)
+            self._open(request, cached, plan)
             budget -= unit
             if budget < unit or not self._may_open(interactive):
                 return
+
+    def _room_to_open(self, request: Request, match: tuple[int, int], plan: StepPlan) -> int | None:
+        """Makes a row and entries free; the cached entries to open with, None without room."""
+        preempted = self.preemptions
+        if not self._make_row(request, plan):
+            return None
+        while True:
+            if self.preemptions != preempted:
+                # What a victim shared with this request is held by nobody now, and more of
+                # it may be cached.
+                match = self.holdings.match(request)
+                preempted = self.preemptions
+            cached, unheld = match
+            need = self.tables.entries_for(len(request.tokens)) - cached + unheld
+            # One spare entry for each running row keeps an admission from forcing the very
+            # next boundary crossing to preempt it again.
+            spare = self._class_rows(request.interactive)
+            if not self._make_room(need + spare, request, plan, batch_only=True):
+                return None
+            if self.preemptions == preempted:
+                return cached
 
     def _may_open(self, interactive: bool) -> bool:
         """Whether another row of the class can be had, by preempting batch work if need be."""
@@ -300,14 +312,18 @@ class Scheduler:
             return own < min(self.row_limit, self.limits.batch_rows_max or self.row_limit)
         return own < self.row_limit and (self.tables.free_rows > 0 or batch > 0)
 
-    def _open(self, request: Request, cached: int) -> None:
+    def _open(self, request: Request, cached: int, plan: StepPlan) -> None:
         self.holdings.open(request, cached)
-        request.move(State.PREFILLING)
-        bisect.insort(self._prefilling[request.interactive], request, key=_age)
-        self.admission.opened(request)
         if not request.planned:
             request.cached_tokens = request.written
             self.cached_tokens += request.written
+        if request.parked is not None:
+            self.parking.resume(request)
+            plan.resumed.append(request)
+        request.move(State.PREFILLING)
+        bisect.insort(self._prefilling[request.interactive], request, key=_age)
+        self.admission.opened(request)
+        plan.admitted.append(request)
 
     def _make_row(self, request: Request, plan: StepPlan) -> bool:
         while not self.tables.free_rows or self.running_count >= self.row_limit:
@@ -342,13 +358,16 @@ class Scheduler:
         return self._victims.next_for(request, plan.number, batch_only=batch_only)
 
     def _preempt(self, request: Request, plan: StepPlan) -> None:
+        parked = self.parking.park(request)
         self._release(request, publish=True)
-        self._wait_again(request)
+        self._wait_again(request, State.PARKED if parked else State.QUEUED)
+        if parked:
+            plan.parked.append(request)
         plan.preempted.append(request)
         self.preemptions += 1
 
-    def _wait_again(self, request: Request) -> None:
-        request.move(State.QUEUED)
+    def _wait_again(self, request: Request, state: State) -> None:
+        request.move(state)
         request.preemptions += 1
         self.holdings.name_prefixes(request)
         self._waiting[request.interactive].push(request, front=True)
