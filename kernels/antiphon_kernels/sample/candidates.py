@@ -20,11 +20,11 @@ from antiphon_kernels.sample.rows import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks"])
 def collect(
     logits, stride, vocabulary, temperatures, top_ks, top_ps,
     candidates, candidate_ids, limits, counters, sums,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, KEPT: tl.constexpr, EARLY: tl.constexpr,
+    blocks, BLOCK: tl.constexpr, KEPT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Gathers candidates in any order, and the row's mass where top_p alone cuts."""
     begin(EARLY)
@@ -36,12 +36,12 @@ def collect(
         uncounted = is_counted(tl.load(top_ks + row), vocabulary) == 0
         weighed = uncounted & (tl.load(top_ps + row) < 1.0)
         mass = tl.full((), 0, tl.int64)
-        offsets = tl.program_id(0) * (BLOCK * BLOCKS) + tl.arange(0, BLOCK)
+        offsets = tl.program_id(0) * (blocks * BLOCK) + tl.arange(0, BLOCK)
         ahead = load_logits(logits, stride, row, offsets, vocabulary)
-        for block in range(BLOCKS):
+        for block in range(blocks):
             columns = offsets + block * BLOCK
             values = ahead
-            ahead = load_ahead(logits, stride, row, columns + BLOCK, vocabulary, block + 1 < BLOCKS)
+            ahead = load_ahead(logits, stride, row, columns + BLOCK, vocabulary, block + 1 < blocks)
             reaches = (values >= bound) & (columns < vocabulary)
             flags = reaches.to(tl.int32)
             found = tl.sum(flags, 0)

@@ -29,6 +29,9 @@ from antiphon_kernels.sample.search import finish, search
 _TILE = 128
 _STEP = 32
 """Candidates that are compared at once, with how many others."""
+_SEARCHED = 2048
+_GATHERED = 4096
+"""Logits that a program of a searched row reads at once, and that its last program does."""
 
 
 def sample(
@@ -47,6 +50,9 @@ def sample(
     # Longer spans where the rows alone fill the device; they change no result.
     block, blocks = (1024, 1) if rows <= 2 else (2048, 1 if rows <= 16 else 4 if rows <= 96 else 8)
     spans = triton.cdiv(vocabulary, block * blocks)
+    # Few rows are searched, and the programs of the others end at once.
+    long_blocks = 8 if rows <= 96 else 16
+    long_spans = triton.cdiv(vocabulary, _SEARCHED * long_blocks)
     s, w = settings, workspace
     groups, span_stride = w.group_best.shape[1], w.span_best.shape[2]
     source = (logits, logits.stride(0), vocabulary)
@@ -54,27 +60,32 @@ def sample(
     noise = (s.key, s.position, s.choice)
     state = (w.limits, w.counters, w.sums)
     native, early = logits.is_cuda, early_launch(logits.device)
+    # Limited registers let more of the programs that end at once be resident.
     options = {"EARLY": early, "launch_pdl": early}
-    pieces = {"BLOCK": block, "BLOCKS": blocks, "num_warps": block // 256} | options
+    pieces = {"blocks": blocks, "BLOCK": block, "num_warps": block // 256} | options
+    long_pieces = {"blocks": long_blocks, "BLOCK": _SEARCHED, "num_warps": 8} | options
     pairs = {"KEPT": CANDIDATES, "TILE": _TILE, "STEP": _STEP, "BUCKETS": BUCKETS}
     grid = (spans, rows)
     scan[grid](
         *source, s.temperature, s.noise, *filters, *noise,
         w.span_best, w.span_token, span_stride, w.group_best, groups, *state, out, faults,
-        GROUP_SIZE=GROUP, SPANS=triton.next_power_of_2(spans),
-        GROUPS=triton.next_power_of_2(groups), NATIVE=native, **pieces,
+        GROUP_SIZE=GROUP, SPANS=triton.next_power_of_2(span_stride),
+        GROUPS=triton.next_power_of_2(groups), NATIVE=native, maxnreg=80, **pieces,
     )  # fmt: skip
     collect[grid](
         *source, s.temperature, s.top_k, s.top_p, w.candidates, w.candidate_ids, *state,
-        KEPT=CANDIDATES, **pieces,
+        KEPT=CANDIDATES, maxnreg=64, **pieces,
     )  # fmt: skip
     decide[(rows,)](
         vocabulary, s.temperature, s.noise, *filters, *noise,
         w.candidates, w.candidate_ids, *state, w.counts, w.masses, out,
         num_warps=8, **pairs, **options,
     )  # fmt: skip
-    search[grid](
+    search[(long_spans, rows)](
         *source, s.temperature, *filters, w.candidates, *state, w.counts, w.masses,
-        **pairs, **pieces,
+        GATHERED=_GATHERED, maxnreg=128, **pairs, **long_pieces,
     )  # fmt: skip
-    finish[grid](*source, s.temperature, s.noise, *noise, *state, out, NATIVE=native, **pieces)
+    finish[(long_spans, rows)](
+        *source, s.temperature, s.noise, *noise, *state, out,
+        NATIVE=native, maxnreg=80, **long_pieces,
+    )  # fmt: skip

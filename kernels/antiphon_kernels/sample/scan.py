@@ -21,13 +21,13 @@ _BOUND_COUNT = tl.constexpr(512)
 """The largest top_k that is served from candidates, and how many bound a top_p without one."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks"])
 def scan(
     logits, stride, vocabulary,
     temperatures, noises, top_ks, top_ps, log_min_ps, keys, positions, choices,
     span_best, span_token, span_stride, group_best, groups,
     limits, counters, sums, out, faults,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, GROUP_SIZE: tl.constexpr,
+    blocks, BLOCK: tl.constexpr, GROUP_SIZE: tl.constexpr,
     SPANS: tl.constexpr, GROUPS: tl.constexpr,
     EARLY: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
@@ -43,23 +43,23 @@ def scan(
     cuts = is_counted(top_k, vocabulary) | (top_p < 1.0) | (log_min_p > float("-inf"))
     # The best score of a row without noise survives every filter.
     filtered = (noise != 0.0) & cuts
-    first = span * (BLOCK * BLOCKS)
+    first = span * (blocks * BLOCK)
     highest = tl.full((), float("-inf"), tl.float32)
     token = first
     if filtered:
         most, nan = group_maxima(
             logits, stride, row, vocabulary, first, group_best + row * groups, groups,
-            BLOCK, BLOCKS, GROUP_SIZE,
+            blocks, BLOCK, GROUP_SIZE,
         )  # fmt: skip
     elif noise != 0.0:
         most, nan, highest, token = noisy_best(
             logits, stride, row, vocabulary, first, temperature, noise, tl.load(keys + row),
             tl.load(positions + row), tl.load(choices + row), float("-inf"),
-            BLOCK, BLOCKS, False, NATIVE,
+            blocks, BLOCK, False, NATIVE,
         )  # fmt: skip
     else:
         most, nan, highest, token = plain_best(
-            logits, stride, row, vocabulary, first, temperature, BLOCK, BLOCKS
+            logits, stride, row, vocabulary, first, temperature, blocks, BLOCK
         )
     at = row * 2 * span_stride + span
     tl.store(span_best + at, most)

@@ -30,7 +30,7 @@ _RELATIVE_MARGIN = tl.constexpr(2e-6)
 
 @triton.jit
 def plain_best(
-    logits, stride, row, vocabulary, first, temperature, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
+    logits, stride, row, vocabulary, first, temperature, blocks, BLOCK: tl.constexpr
 ):  # fmt: skip
     """(largest logit, NaN or not, best score, its lowest id) of the span from ``first`` on."""
     offsets = tl.arange(0, BLOCK)
@@ -39,10 +39,10 @@ def plain_best(
     nan = tl.zeros([BLOCK], tl.int32)
     ids = first + offsets
     ahead = load_logits(logits, stride, row, ids, vocabulary)
-    for block in range(BLOCKS):
+    for block in range(blocks):
         columns = first + block * BLOCK + offsets
         values, bad = without_nan(ahead)
-        ahead = load_ahead(logits, stride, row, columns + BLOCK, vocabulary, block + 1 < BLOCKS)
+        ahead = load_ahead(logits, stride, row, columns + BLOCK, vocabulary, block + 1 < blocks)
         nan |= bad
         most = tl.maximum(most, values)
         scores = over_temperature(values, temperature)
@@ -56,7 +56,7 @@ def plain_best(
 @triton.jit
 def noisy_best(
     logits, stride, row, vocabulary, first, temperature, noise, key, position, choice, cut,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, CUT: tl.constexpr, NATIVE: tl.constexpr,
+    blocks, BLOCK: tl.constexpr, CUT: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """As ``plain_best`` of the scores with noise; with CUT of those whose score reaches ``cut``.
 
@@ -71,11 +71,11 @@ def noisy_best(
     ids = first + offsets
     inverse = 1.0 / temperature
     ahead = load_logits(logits, stride, row, ids, vocabulary)
-    for block in range(BLOCKS):
+    for block in range(blocks):
         start = first + block * BLOCK
         columns = start + offsets
         values, bad = without_nan(ahead)
-        ahead = load_ahead(logits, stride, row, columns + BLOCK, vocabulary, block + 1 < BLOCKS)
+        ahead = load_ahead(logits, stride, row, columns + BLOCK, vocabulary, block + 1 < blocks)
         nan |= bad
         most = tl.maximum(most, values)
         if CUT:
@@ -96,7 +96,7 @@ def noisy_best(
     else:
         highest, token = _exact_best(
             logits, stride, row, vocabulary, first, temperature, noise, key, position, choice,
-            cut, BLOCK, BLOCKS, CUT,
+            cut, blocks, BLOCK, CUT,
         )  # fmt: skip
     return tl.max(most, 0), tl.max(nan, 0), highest, token
 
@@ -104,11 +104,11 @@ def noisy_best(
 @triton.jit
 def _exact_best(
     logits, stride, row, vocabulary, first, temperature, noise, key, position, choice, cut,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, CUT: tl.constexpr,
+    blocks, BLOCK: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     highest = tl.full((), float("-inf"), tl.float32)
     token = first
-    for block in range(BLOCKS):
+    for block in range(blocks):
         start = first + block * BLOCK
         columns = start + tl.arange(0, BLOCK)
         values, _ = without_nan(load_logits(logits, stride, row, columns, vocabulary))
@@ -126,7 +126,7 @@ def _exact_best(
 @triton.jit
 def group_maxima(
     logits, stride, row, vocabulary, first, group_best, groups,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, GROUP_SIZE: tl.constexpr,
+    blocks, BLOCK: tl.constexpr, GROUP_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Stores the largest logit of every group; returns (largest logit, NaN or not)."""
     offsets = tl.arange(0, BLOCK)
@@ -134,11 +134,11 @@ def group_maxima(
     most = tl.full([in_block], float("-inf"), tl.float32)
     nan = tl.zeros([BLOCK], tl.int32)
     ahead = load_logits(logits, stride, row, first + offsets, vocabulary)
-    for block in range(BLOCKS):
+    for block in range(blocks):
         start = first + block * BLOCK
         values, bad = without_nan(ahead)
         ahead = load_ahead(
-            logits, stride, row, start + BLOCK + offsets, vocabulary, block + 1 < BLOCKS
+            logits, stride, row, start + BLOCK + offsets, vocabulary, block + 1 < blocks
         )
         nan |= bad
         maxima = tl.max(tl.reshape(values, [in_block, GROUP_SIZE]), 1)
