@@ -22,16 +22,29 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_figure_is_measured(small: None) -> None:
     options = gpu_engine.parse(
-        ["--model", "0.6b", "--rows", "1", "3", "--step-tokens", "64", "--device", "cpu"]
+        [
+            "--model",
+            "0.6b",
+            "--rows",
+            "1",
+            "2",
+            "--sampling",
+            "greedy",
+            "--step-tokens",
+            "64",
+            "--device",
+            "cpu",
+        ]
     )
     raw = gpu_engine.measure(options)
     assert [(cell["rows"], cell["sampling"]) for cell in raw["cells"]] == [
-        (1, "greedy"), (1, "filtered"), (3, "greedy"), (3, "filtered")
-    ]  # fmt: skip
+        (1, "greedy"),
+        (2, "greedy"),
+    ]
     for cell in raw["cells"]:
         assert cell["steps"] >= 4 and cell["tpot"] > 0 and cell["replay"] > 0
         assert 0 < cell["floor"] < cell["tpot"]
-    assert raw["cells"][0]["peer"] == 1.674 and raw["cells"][2]["peer"] is None
+    assert raw["cells"][0]["peer"] == 1.674 and raw["cells"][1]["peer"] is None
     assert raw["prefill"]["0.6b"] > 0 and raw["ttft"]["0.6b"] > 0
     counters = raw["counters"]["0.6b"]
     assert counters["graph: replay"] > 0
