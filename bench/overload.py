@@ -16,8 +16,9 @@ from bench.load.drive import Arrivals, Run, drive
 from bench.load.targets.llm_service import GenerateManyTarget
 from bench.load.workload import Workload
 
-PATIENCE_S = 120.0
-"""A request without its end after this time is lost."""
+PATIENCE_S = 900.0
+"""A request without its end after this time is lost. Longer than the service's own deadline for
+requests that name none: batch work may wait that long for the interactive work to pause."""
 
 FACTOR = 2.0
 """Offered load over the measured capacity."""

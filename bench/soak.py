@@ -52,6 +52,8 @@ class Findings:
     killed: int = 0
     requests: dict[str, int] = field(default_factory=dict)
     """By outcome, of the clients that lived."""
+    lost: list[dict[str, Any]] = field(default_factory=list)
+    """Facts of the first requests without a terminal."""
     errors: dict[str, int] = field(default_factory=dict)
     refused: int = 0
     refusals_without_retry: int = 0
@@ -181,6 +183,7 @@ def _add(found: Findings, client: dict[str, Any]) -> None:
     """Adds what one client saw."""
     for outcome, count in client["requests"].items():
         found.requests[outcome] = found.requests.get(outcome, 0) + count
+    found.lost += client["lost"]
     errors = client["errors"]
     for reason, row in errors.items():
         found.errors[reason] = found.errors.get(reason, 0) + row["count"]

@@ -10,6 +10,7 @@ from typing import Any
 from bench.load.record import Record
 
 PERCENTILES = (50, 90, 99)
+LOST_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def summarise(records: Sequence[Record], objectives: Objectives) -> dict[str, An
     """The figures of a run; latencies are of completed requests, in milliseconds.
 
     Returns:
-        ``requests`` by outcome and ``errors`` by reason; ``rates`` over the window from the first
+        ``requests`` by outcome, ``errors`` by reason, ``lost`` with the facts of the first that
+        got no terminal; ``rates`` over the window from the first
         request sent to the last one ended; ``ttft_ms``, ``tpot_ms``, ``itl_ms`` (gaps between
         pieces as a reader sees them) and ``e2e_ms`` as mean, percentiles and largest;
         ``goodput`` under the objectives, its share of the requests whose client stayed;
@@ -55,6 +57,7 @@ def summarise(records: Sequence[Record], objectives: Objectives) -> dict[str, An
     return {
         "requests": _outcomes(records),
         "errors": _errors(records),
+        "lost": _lost(records),
         "finish_reasons": dict(Counter(record.finish_reason for record in done)),
         "tokens": _tokens(records),
         "window_s": window,
@@ -127,6 +130,21 @@ def _errors(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
         if failure.status not in row["statuses"]:
             row["statuses"].append(failure.status)
     return found
+
+
+def _lost(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """What is known of requests without a terminal."""
+    return [
+        {
+            "index": record.job.index,
+            "batch": record.job.batch,
+            "deadline_s": record.job.deadline_s,
+            "tokens": record.streamed_tokens,
+            "waited_s": record.done - record.sent,
+        }
+        for record in records
+        if record.outcome == "lost"
+    ][:LOST_SHOWN]
 
 
 def _tokens(records: Sequence[Record]) -> dict[str, Any]:

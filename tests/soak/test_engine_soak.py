@@ -26,7 +26,7 @@ async def test_nothing_is_lost_or_left_behind(
 
     found = await soak(seconds, tmp_path, tell)
     tell(f"results: {found.write(BENCH / 'results')}")
-    assert found.requests["lost"] == 0
+    assert found.requests["lost"] == 0, found.lost
     assert found.requests["completed"] > 0
     assert found.requests["cancelled"] > 0
     assert found.errors.get("DEADLINE", 0) > 0

@@ -75,6 +75,7 @@ def test_a_run_adds_up():
     ]
     found = summarise(records, Objectives(ttft_ms=200))
     assert found["requests"] == {"sent": 6, "completed": 2, "cancelled": 1, "failed": 2, "lost": 1}
+    assert [item["tokens"] for item in found["lost"]] == [1]
     assert found["errors"]["QUEUE_FULL"] == {
         "count": 2,
         "statuses": ["RESOURCE_EXHAUSTED"],
