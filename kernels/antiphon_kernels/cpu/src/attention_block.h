@@ -99,62 +99,112 @@ inline void locate(const Attention& call, const Tile& tile, int64_t kv_head, int
   }
 }
 
+#if defined(__AVX512F__)
+// A square of 16 rows, which lie where `rows` says, to columns that lie `stride` apart.
+inline void transpose_square(const float* const* rows, int64_t offset, float* to, int64_t stride) {
+  __m512 pairs[4][4];  // by group of four rows: columns 4 i + k of lane i
+  for (int g = 0; g < 4; ++g) {
+    __m512 row[4];
+    for (int i = 0; i < 4; ++i) row[i] = _mm512_loadu_ps(rows[4 * g + i] + offset);
+    const __m512d low01 = _mm512_castps_pd(_mm512_unpacklo_ps(row[0], row[1]));
+    const __m512d high01 = _mm512_castps_pd(_mm512_unpackhi_ps(row[0], row[1]));
+    const __m512d low23 = _mm512_castps_pd(_mm512_unpacklo_ps(row[2], row[3]));
+    const __m512d high23 = _mm512_castps_pd(_mm512_unpackhi_ps(row[2], row[3]));
+    pairs[g][0] = _mm512_castpd_ps(_mm512_unpacklo_pd(low01, low23));
+    pairs[g][1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low01, low23));
+    pairs[g][2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high01, high23));
+    pairs[g][3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high01, high23));
+  }
+  for (int k = 0; k < 4; ++k) {
+    const __m512 even01 = _mm512_shuffle_f32x4(pairs[0][k], pairs[1][k], 0x88);
+    const __m512 even23 = _mm512_shuffle_f32x4(pairs[2][k], pairs[3][k], 0x88);
+    const __m512 odd01 = _mm512_shuffle_f32x4(pairs[0][k], pairs[1][k], 0xdd);
+    const __m512 odd23 = _mm512_shuffle_f32x4(pairs[2][k], pairs[3][k], 0xdd);
+    float* column = to + k * stride;
+    _mm512_storeu_ps(column, _mm512_shuffle_f32x4(even01, even23, 0x88));
+    _mm512_storeu_ps(column + 4 * stride, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
+    _mm512_storeu_ps(column + 8 * stride, _mm512_shuffle_f32x4(even01, even23, 0xdd));
+    _mm512_storeu_ps(column + 12 * stride, _mm512_shuffle_f32x4(odd01, odd23, 0xdd));
+  }
+}
+constexpr int64_t kSquare = 16;
+#else
 typedef float Quad __attribute__((vector_size(16), aligned(4)));
+
+// The same for a square of four.
+inline void transpose_square(const float* const* from, int64_t offset, float* to, int64_t stride) {
+  Quad rows[4];
+  for (int i = 0; i < 4; ++i) rows[i] = *reinterpret_cast<const Quad*>(from[i] + offset);
+  const Quad low01 = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
+  const Quad high01 = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
+  const Quad low23 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
+  const Quad high23 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
+  *reinterpret_cast<Quad*>(to) = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+  *reinterpret_cast<Quad*>(to + stride) = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+  *reinterpret_cast<Quad*>(to + 2 * stride) = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+  *reinterpret_cast<Quad*>(to + 3 * stride) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+}
+constexpr int64_t kSquare = 4;
+#endif
 
 // 32 keys of dim floats to dim rows of 32.
 inline void transpose_keys(const float* const* keys, int64_t dim, float* to) {
-  for (int64_t j = 0; j < kBlock; j += 4)
-    for (int64_t d = 0; d < dim; d += 4) {
-      Quad rows[4];
-      for (int i = 0; i < 4; ++i) rows[i] = *reinterpret_cast<const Quad*>(keys[j + i] + d);
-      const Quad low01 = __builtin_shufflevector(rows[0], rows[1], 0, 4, 1, 5);
-      const Quad high01 = __builtin_shufflevector(rows[0], rows[1], 2, 6, 3, 7);
-      const Quad low23 = __builtin_shufflevector(rows[2], rows[3], 0, 4, 1, 5);
-      const Quad high23 = __builtin_shufflevector(rows[2], rows[3], 2, 6, 3, 7);
-      float* column = to + d * kBlock + j;
-      *reinterpret_cast<Quad*>(column) = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
-      *reinterpret_cast<Quad*>(column + kBlock) =
-          __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-      *reinterpret_cast<Quad*>(column + 2 * kBlock) =
-          __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
-      *reinterpret_cast<Quad*>(column + 3 * kBlock) =
-          __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
-    }
+  for (int64_t d = 0; d < dim; d += kSquare)
+    for (int64_t j = 0; j < kBlock; j += kSquare)
+      transpose_square(keys + j, d, to + d * kBlock + j, kBlock);
 }
 
-// Turns a row of 32 scores into weights relative to the new maximum; returns the factor that
-// the row's earlier sums decay by. Keys that the query may not see get weight zero.
-inline float softmax_row(const Attention& call, int64_t position, int64_t base, float* scores,
-                         float& maximum, float& denominator) {
-  const int64_t low = lowest_key(call, position) - base;
-  const int64_t high = position + 1 - base;
-  if (low >= kBlock || high <= 0) {
-    std::memset(scores, 0, kBlock * sizeof(float));
-    return 1.0f;
-  }
-  Floats parts[kPanelVectors];
+// Whether a query at a position sees any key of the block that begins at base.
+inline bool sees_block(const Attention& call, int64_t position, int64_t base) {
+  return lowest_key(call, position) < base + kBlock && position >= base;
+}
+
+// Finishes a row of 32 scores, with minus infinity for the keys that the query may not see, and
+// raises its maximum. Returns how far the maximum rose, as a number not above zero.
+inline float raise_maximum(const Attention& call, int64_t position, int64_t base, float* scores,
+                           float& maximum) {
+  if (!sees_block(call, position, base)) return 0.0f;
   if (call.softcap > 0.0f)
     for (int v = 0; v < kPanelVectors; ++v) {
       const Floats ratio = load(scores + v * kLanes) / call.softcap;
       store(scores + v * kLanes, tanh(ratio) * call.softcap);
     }
+  const int64_t low = lowest_key(call, position) - base;
   for (int64_t j = 0; j < low; ++j) scores[j] = -__builtin_inff();
-  for (int64_t j = high; j < kBlock; ++j) scores[j] = -__builtin_inff();
-  for (int v = 0; v < kPanelVectors; ++v) parts[v] = load(scores + v * kLanes);
-  Floats highest = parts[0];
-  for (int v = 1; v < kPanelVectors; ++v) highest = max(highest, parts[v]);
-  const float block_maximum = max_lanes(highest);
-  const float joint = block_maximum > maximum ? block_maximum : maximum;
-  Floats sum = {};
-  for (int v = 0; v < kPanelVectors; ++v) {
-    const Floats weight = exp(parts[v] - joint);
-    store(scores + v * kLanes, weight);
-    sum += weight;
-  }
-  const float decay = exp_one(maximum - joint);
-  denominator = denominator * decay + sum_lanes(sum);
-  maximum = joint;
-  return decay;
+  for (int64_t j = position + 1 - base; j < kBlock; ++j) scores[j] = -__builtin_inff();
+  Floats highest = load(scores);
+  for (int v = 1; v < kPanelVectors; ++v) highest = max(highest, load(scores + v * kLanes));
+  const float before = maximum, found = max_lanes(highest);
+  if (found > maximum) maximum = found;
+  return before - maximum;
+}
+
+// Turns the rows' scores into weights relative to their new maximums, and the rises in decay
+// into the factors that the rows' earlier sums decay by. decay has room for whole vectors.
+inline void softmax_block(const Attention& call, const Tile& tile, int64_t base, float* scores,
+                          float* decay, const State& state) {
+  const int64_t rows = tile.queries * call.group;
+  for (int64_t query = 0, r = 0; query < tile.queries; ++query)
+    for (int64_t g = 0; g < call.group; ++g, ++r)
+      decay[r] = raise_maximum(call, tile.position + query, base, scores + r * kBlock,
+                               state.maximum[r]);
+  for (int64_t r = 0; r < rows; r += kLanes) store(decay + r, exp(load(decay + r)));
+  for (int64_t query = 0, r = 0; query < tile.queries; ++query)
+    for (int64_t g = 0; g < call.group; ++g, ++r) {
+      float* row = scores + r * kBlock;
+      if (!sees_block(call, tile.position + query, base)) {
+        std::memset(row, 0, kBlock * sizeof(float));
+        continue;
+      }
+      const Floats maximum = broadcast(state.maximum[r]);
+      Floats sum = {};
+      for (int v = 0; v < kPanelVectors; ++v) {
+        const Floats weight = exp(load(row + v * kLanes) - maximum);
+        store(row + v * kLanes, weight);
+        sum += weight;
+      }
+      state.denominator[r] = state.denominator[r] * decay[r] + sum_lanes(sum);
+    }
 }
 
 // values[r] = values[r] * decay[r] + sum over j of weights[r][j] * block.values[j], Vectors

@@ -21,14 +21,16 @@ constexpr int64_t kItemsPerThread = 4;
 // The scratch of one thread.
 struct Workspace {
   explicit Workspace(int64_t rows, int64_t dim)
-      : memory(new float[(2 * rows + kBlock) * dim + rows * (kBlock + 1) + state_size(rows, dim)]) {
+      : memory(new float[(rows + kBlock) * dim + rows * kBlock + whole_vectors(rows) +
+                         state_size(rows, dim)]()) {
     float* next = memory.get();
     queries = next, next += rows * dim;
     keys = next, next += kBlock * dim;
     scores = next, next += rows * kBlock;
-    decay = next, next += rows;
+    decay = next, next += whole_vectors(rows);
     split = State::at(next, rows);
   }
+  static int64_t whole_vectors(int64_t rows) { return (rows + kLanes - 1) / kLanes * kLanes; }
   static int64_t state_size(int64_t rows, int64_t dim) { return rows * (dim + 2); }
 
   std::unique_ptr<float[]> memory;
@@ -60,10 +62,7 @@ void attend_split(const Attention& call, const Tile& tile, int64_t kv_head, int6
     locate(call, tile, kv_head, base, lowest, limit, keys);
     transpose_keys(keys.keys, call.dim, work.keys);
     panel_product(rows, work.queries, call.dim, work.keys, call.dim, work.scores, kBlock, false);
-    for (int64_t r = 0; r < rows; ++r)
-      work.decay[r] = softmax_row(call, tile.position + r / call.group, base,
-                                  work.scores + r * kBlock, state.maximum[r],
-                                  state.denominator[r]);
+    softmax_block(call, tile, base, work.scores, work.decay, state);
     add_values(rows, work.scores, keys, work.decay, state.values, call.dim);
   }
 }

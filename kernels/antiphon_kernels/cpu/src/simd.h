@@ -151,6 +151,17 @@ inline Floats load_bfloats(const uint16_t* from) {
 
 // Sum of the lanes, as a fixed tree.
 inline float sum_lanes(Floats value) {
+#if defined(__AVX512F__)
+  const __m256 eight =
+      _mm256_add_ps(_mm512_castps512_ps256((__m512)value), _mm512_extractf32x8_ps((__m512)value, 1));
+#elif defined(__AVX2__)
+  const __m256 eight = (__m256)value;
+#endif
+#if defined(__AVX2__)
+  __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+#endif
   float lanes[kLanes];
   store(lanes, value);
   for (int width = kLanes / 2; width > 0; width /= 2)
@@ -159,6 +170,9 @@ inline float sum_lanes(Floats value) {
 }
 
 inline float max_lanes(Floats value) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)value);
+#endif
   float lanes[kLanes];
   store(lanes, value);
   for (int width = kLanes / 2; width > 0; width /= 2)
