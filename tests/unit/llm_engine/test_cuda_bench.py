@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench import gpu_engine
 from bench.random_qwen3 import QWEN3_0_6B, QWEN3_8B, Qwen3Shape
@@ -14,10 +16,15 @@ TINY = Qwen3Shape("tiny", 64, 96, 2, 4, 2, tied=True, head_dim=16, vocabulary=30
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sizes = {"PROMPT": 24, "NEW_TOKENS": 10, "LONG_PROMPT": 48, "LONG_COUNT": 3, "CONTEXT": 96}
     for name, value in {"SHAPES": {"0.6b": TINY}, **sizes}.items():
         monkeypatch.setattr(gpu_engine, name, value)
+    # Products this small cost less than waking a second thread for them.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def test_every_figure_is_measured(small: None) -> None:
