@@ -23,6 +23,7 @@ from antiphon_llm.sampler.row import SamplerRow
 
 from .batch import BatchBuilder, StepBatch
 from .failures import FailureKind, classify
+from .memory import discard_pages
 from .plan import PlannedRow, StepPlan
 from .runner import ForwardModel, LayerCache, ScoredChunk, StepResult
 
@@ -105,6 +106,13 @@ class CpuRunner:
             raise flight.error
         assert flight.result is not None
         return flight.result
+
+    def sleep(self) -> int:
+        """See Runner. The weights stay: they are in the host's memory already."""
+        return sum(discard_pages(pool) for pool in _storages(self._views))
+
+    def wake(self) -> None:
+        """See Runner. Pages come back zeroed when they are written."""
 
     def close(self) -> None:
         """See Runner."""
@@ -251,6 +259,16 @@ class _ComputeThread:
     def _serve(self) -> None:
         while (flight := self._flights.get()) is not None:
             self._compute(flight)
+
+
+def _storages(views: Sequence[LayerCache]) -> list[torch.UntypedStorage]:
+    """The storages under the caches, each once: layers are carved from one pool."""
+    found = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage()
+        for view in views
+        for tensor in (view.keys, view.values)
+    }
+    return list(found.values())
 
 
 def _draw_alone(logits: np.ndarray, sampler: SamplerRow, position: int) -> Draw:

@@ -18,7 +18,9 @@ from antiphon_llm.messages import (
     FlushCache,
     Gauges,
     Shutdown,
+    Sleep,
     Submit,
+    Wake,
 )
 
 from .commit import StepCommit
@@ -32,6 +34,7 @@ from .pressure import MemoryPressure
 from .recovery import Recovery
 from .runner import InFlight, Runner
 from .scheduler import Scheduler
+from .sleep import Sleeper
 from .teardown import Owners
 
 _log = get_logger(__name__)
@@ -69,6 +72,7 @@ class EngineLoop:
         self.outbox = outbox
         self.door = door
         self.owners = Owners()
+        self.sleeper = Sleeper(scheduler, runner, door, endpoint.send)
         self.pressure = MemoryPressure(scheduler, door)
         self.recovery = Recovery(scheduler, live, self.pressure, door)
         self.overlap_depth = overlap_depth
@@ -120,7 +124,7 @@ class EngineLoop:
             raise
 
     def take_messages(self) -> None:
-        """Applies everything that the front has sent, then the deadlines."""
+        """Applies everything that the front has sent, then deadlines, then a sleep asked for."""
         for message in self._endpoint.drain():
             if isinstance(message, Submit | EmbedSubmit):
                 self.intake.submit(message)
@@ -129,11 +133,16 @@ class EngineLoop:
             elif isinstance(message, FlushCache):
                 self.scheduler.flush(message.tenant)
                 self._endpoint.send(Done(message.request_id))
+            elif isinstance(message, Sleep):
+                self.sleeper.sleep(message)
+            elif isinstance(message, Wake):
+                self.sleeper.wake(message)
             elif isinstance(message, Shutdown):
                 self._stopping = True
             else:
                 raise TypeError(f"unexpected message {type(message).__name__}")
         self.live.expire()
+        self.sleeper.advance(self.busy)
 
     def step(self) -> None:
         """Starts the next step, then makes real what the steps that are due have computed."""
@@ -208,6 +217,7 @@ class EngineLoop:
                 fallbacks={**self._fallbacks(), "preempted": self.scheduler.preemptions},
                 kv_cached=cached,
                 cached_tokens=self.scheduler.cached_tokens,
+                parked=self.scheduler.parking.count,
                 door=closed.reason if closed is not None else "",
                 counters=self._counters(),
             )
@@ -216,7 +226,11 @@ class EngineLoop:
 
     def _counters(self) -> dict[str, int]:
         """What went another way than usual, by name."""
-        counters = {**self._runner_counters(), **self.recovery.failures}
+        counters = {
+            **self._runner_counters(),
+            **self.scheduler.counters(),
+            **self.recovery.failures,
+        }
         if self.pressure.shortages:
             counters["memory: shortages"] = self.pressure.shortages
         for pool, count in self.pressure.denials.items():

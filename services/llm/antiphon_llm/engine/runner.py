@@ -70,6 +70,17 @@ class Runner(Protocol[Flight]):
         """
         ...
 
+    def sleep(self) -> int:
+        """Gives memory back while no step is in flight; returns how many bytes.
+
+        The keys and values are lost; the weights are kept where there is room for them.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Undoes ``sleep``; raises, and stays asleep, when the memory is not there."""
+        ...
+
     def close(self) -> None:
         """Ends what the runner started; a flight that was not collected is lost."""
         ...
