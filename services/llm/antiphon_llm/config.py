@@ -73,6 +73,12 @@ class LlmSettings(Settings):
     )
     prefix_cache: bool = setting(True, doc="whether prompts that begin alike share their KV")
     batch_rows_max: int = setting(0, doc="rows for batch requests; 0 is max_rows", ge=0)
+    batch_tokens_max: int = setting(
+        0, doc="tokens of a step of batch requests; 0 is prefill_chunk", ge=0
+    )
+    parked_bytes: int = setting(
+        0, doc="host memory for the KV of batch requests that give way; 0 computes it again", ge=0
+    )
     tenant_rows_max: int = setting(0, doc="rows for one tenant; 0 is max_rows", ge=0)
     tenant_weights: dict[str, float] = setting(
         default_factory=dict, doc="share of a tenant's admissions in its class; 1 if not named"
@@ -109,9 +115,16 @@ class LlmSettings(Settings):
                     f"{name} {getattr(self, name)} is larger than max_rows "
                     f"{self.resolved('max_rows')}"
                 )
+        if self.batch_tokens_max > self.resolved("step_tokens"):
+            raise ValueError(
+                f"batch_tokens_max {self.batch_tokens_max} is larger than step_tokens "
+                f"{self.resolved('step_tokens')}"
+            )
         for tenant, weight in self.tenant_weights.items():
-            if weight <= 0:
-                raise ValueError(f"tenant_weights of {tenant!r} is {weight:g}, allowed is above 0")
+            if not 0.01 <= weight <= 100.0:
+                raise ValueError(
+                    f"tenant_weights of {tenant!r} is {weight:g}, allowed is 0.01 to 100"
+                )
         if self.upload_mode != "auto" and self.device == "cpu":
             raise ValueError(
                 f"upload_mode {self.upload_mode} has no meaning on cpu, where uploads are views; "
@@ -157,6 +170,8 @@ class LlmSettings(Settings):
             graph_rows_max=self.graph_rows_max,
             prefix_cache=self.prefix_cache,
             batch_rows_max=self.batch_rows_max,
+            batch_tokens_max=self.batch_tokens_max,
+            parked_bytes=self.parked_bytes,
             tenant_rows_max=self.tenant_rows_max,
             tenant_weights=self.tenant_weights,
             products=self.products,

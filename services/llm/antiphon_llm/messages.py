@@ -55,6 +55,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Device memory left to others, the speech service for example."""
     parked_bytes: int = 0
     """Host memory for the keys and values of parked batch requests; 0 parks nothing."""
+    batch_tokens_max: int = 0
+    """Tokens of a step of batch requests, which an interactive arrival waits out; 0 is
+    prefill_chunk."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from antiphon_nn.checkpoint import Checkpoint, open_checkpoint
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.fields import entry_bytes
+from antiphon_llm.kvcache.host_tier import HostTier
 from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.kvcache.sizing import PoolSize, size_pool
@@ -122,7 +123,7 @@ def check_config(config: EngineConfig) -> SchedulerLimits:
         )
     if not 0.0 < config.memory_share <= 1.0:
         raise ValueError(f"memory_share must lie in (0, 1], got {config.memory_share}")
-    for name in ("context_limit", "kv_entries", "threads"):
+    for name in ("context_limit", "kv_entries", "threads", "parked_bytes"):
         if getattr(config, name) < 0:
             raise ValueError(f"{name} must be 0 (automatic) or more, got {getattr(config, name)}")
     return SchedulerLimits(
@@ -132,6 +133,7 @@ def check_config(config: EngineConfig) -> SchedulerLimits:
         entry_tokens=config.entry_tokens,
         queue_limit=config.queue_limit,
         batch_rows_max=config.batch_rows_max,
+        batch_tokens_max=config.batch_tokens_max,
         tenant_rows_max=config.tenant_rows_max,
         tenant_weights=config.tenant_weights,
     )
@@ -229,9 +231,16 @@ def _assemble(
     eos_ids: list[int],
 ) -> EngineLoop:
     served = ServedModel(built.model.vocab_size, built.size.context_limit, frozenset(eos_ids))
+    parked = config.parked_bytes
+    mover = HostTier(built.pool, capacity_bytes=parked) if parked else None
     return assemble_loop(
         endpoint,
-        Scheduler(limits, built.tables, _prefix_tree(config, built.tables.allocator)),
+        Scheduler(
+            limits,
+            built.tables,
+            _prefix_tree(config, built.tables.allocator),
+            mover,
+        ),
         built.runner,
         served,
         overlap_depth=config.overlap_depth,

@@ -89,6 +89,18 @@ class Scheduler:
         parts = (*self._prefilling.values(), *self._decoding.values())
         return sorted((request for part in parts for request in part), key=_age)
 
+    def counters(self) -> dict[str, int]:
+        """What scheduling did otherwise than at once and in full, by name; since boot."""
+        tree = self.holdings.tree
+        counts = {
+            "scheduler: decode row skipped": self.skipped,
+            "scheduler: waited for a prefix": self.admission.prefix_waits,
+            "scheduler: tenant at its rows": self.admission.tenant_waits,
+            "scheduler: parked": self.parking.parked_total,
+            "prefix cache: evicted": tree.evictions if tree is not None else 0,
+        }
+        return {name: count for name, count in counts.items() if count}
+
     def narrow(self, *, prefill_chunk: int, rows: int) -> None:
         """Bounds the work of the following steps; rows that run already stay."""
         self.chunk = prefill_chunk
