@@ -1,3 +1,5 @@
+# pyright: reportGeneralTypeIssues=false
+# Triton declares functions that return tuples as returning nothing.
 """Device functions of the draw: noise, masses, and the order of floats as integers."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+# pyright: reportCallIssue=false
+# Triton does not declare the options of a launch.
 """The draw in Triton: five launches, whose work each row chooses on the device.
 
 1. ``scan`` reads the logits once. A row without filters is decided by it; a filtered row gets

@@ -1,3 +1,5 @@
+# pyright: reportAttributeAccessIssue=false
+# Triton does not declare its CUDA extras.
 """Device functions that the stages of the draw share: a row's logits, its phase, the best of it."""
 
 from __future__ import annotations

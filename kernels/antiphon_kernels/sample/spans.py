@@ -1,3 +1,5 @@
+# pyright: reportGeneralTypeIssues=false
+# Triton declares functions that return tuples as returning nothing.
 """The best token of a span: several blocks of a row, reduced once at the end.
 
 Each lane keeps its own best over the blocks and loads the next block before it works on the

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 END = 3
 VOCABULARY = 211
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @dataclass
@@ -54,7 +55,7 @@ def live(slot: int, prompt: tuple[int, ...] = (1, 2, 2, 9), **fields: Any) -> Li
 
 
 def device_sampler(rows: int = 16, slots: int = 16) -> DeviceSampler:
-    return DeviceSampler(rows=rows, slots=slots, vocabulary=VOCABULARY, device="cpu")
+    return DeviceSampler(rows=rows, slots=slots, vocabulary=VOCABULARY, device=DEVICE)
 
 
 def random_logits(seed: int, rows: int) -> np.ndarray:
@@ -65,15 +66,15 @@ def step(
     sampler: DeviceSampler, mirror: SettingsMirror, rows: list[Any], logits: np.ndarray
 ) -> list[Draw]:
     """One step of the runner: fill, publish, draw, finish, read back."""
-    block = torch.from_numpy(logits)
+    block = torch.from_numpy(logits).to(DEVICE)
     unfinished = sampler.fill(mirror, rows)
     sampler.publish(mirror)
     sampler.draw(block)
     scored = sampler.finish(block, unfinished) if unfinished is not None else None
     return sampler.draws(
-        sampler.outcome[:, : len(rows)].numpy(),
+        sampler.outcome[:, : len(rows)].cpu().numpy(),
         unfinished,
-        None if scored is None else scored.numpy(),
+        None if scored is None else scored.cpu().numpy(),
     )
 
 

@@ -133,6 +133,8 @@ class DeviceSampler:
         self._workspace = Workspace.allocate(rows, vocabulary, device) if self._cuda else None
         self._penalties = PenaltyState(slots, vocabulary, device)
         self._adjustment: Adjustment | None = None
+        self._scored: list[int] = []
+        self._scored_index = torch.zeros(0, dtype=torch.int64, device=device)
         self._rows = rows
 
     @staticmethod
@@ -202,19 +204,23 @@ class DeviceSampler:
             self._draw_adjusted(logits, unfinished.adjusted)
         if not unfinished.scored:
             return None
-        index = torch.tensor(unfinished.scored, device=logits.device)
+        if self._scored != unfinished.scored:
+            self._scored = unfinished.scored
+            self._scored_index = torch.tensor(unfinished.scored, device=logits.device)
+        index = self._scored_index
         return scores(logits[index].float(), self.outcome[0, index])
 
     def _draw_adjusted(self, logits: torch.Tensor, rows: list[AdjustedRow]) -> None:
         adjustment = self._adjustment
         if adjustment is None or adjustment.rows != rows:
             # Uploaded only when the ordered list of rows or what applies to one changes.
-            adjustment = self._adjustment = Adjustment(rows, logits.device)
+            adjustment = self._adjustment = Adjustment(rows, self.settings)
+        adjustment.move(self.settings)
         block = logits[adjustment.index].float()
         adjustment.apply(block, self._penalties)
         count = len(rows)
         tokens, faults = torch.zeros((2, count), dtype=torch.int32, device=logits.device)
-        sample(block, adjustment.settings_of(self.settings), tokens, faults, self._workspace)
+        sample(block, adjustment.settings, tokens, faults, self._workspace)
         self.outcome[0, adjustment.index] = tokens
         self.outcome[1, adjustment.index] = faults
         adjustment.count(self._penalties, tokens)

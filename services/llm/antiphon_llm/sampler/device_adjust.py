@@ -122,10 +122,15 @@ class PenaltyState:
 class Adjustment:
     """What is done to the logits of certain rows, uploaded once for many steps."""
 
-    def __init__(self, rows: Sequence[AdjustedRow], device: torch.device) -> None:
+    def __init__(self, rows: Sequence[AdjustedRow], settings: RowSettings) -> None:
+        """``settings`` are the whole batch's; those of the rows are taken from them."""
+        device = settings.buffer.device
         self.rows = list(rows)
+        self.settings = RowSettings.allocate(len(rows), device)
         self.index = torch.tensor([row.index for row in rows], device=device)
         """int64 (n), places in the batch."""
+        for mine, all_rows in zip(self.settings.columns(), settings.columns(), strict=True):
+            mine.copy_(all_rows[self.index])
         counted = [(place, row) for place, row in enumerate(rows) if row.slot >= 0]
         self._places = torch.tensor(
             [place for place, _ in counted], dtype=torch.int64, device=device
@@ -177,12 +182,9 @@ class Adjustment:
         if len(self._slots):
             state.count(self._slots, tokens[self._places])
 
-    def settings_of(self, settings: RowSettings) -> RowSettings:
-        """The draw settings of these rows alone."""
-        own = RowSettings.allocate(len(self.rows), self.index.device)
-        for mine, all_rows in zip(own.columns(), settings.columns(), strict=True):
-            mine.copy_(all_rows[self.index])
-        return own
+    def move(self, settings: RowSettings) -> None:
+        """Takes over the rows' positions, which alone change while the rows stay the same."""
+        self.settings.position.copy_(settings.position[self.index])
 
 
 def _pairs(pairs: list[tuple[int, int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
