@@ -23,6 +23,9 @@ def test_defaults_follow_the_device() -> None:
     gpu = load("--device", "cuda").engine_config(Path("m.gguf"))
     assert (gpu.max_rows, gpu.step_tokens, gpu.prefill_chunk) == (64, 4096, 2048)
     assert gpu.queue_limit == 512
+    assert (cpu.overlap_depth, gpu.overlap_depth) == (0, 1)
+    chosen = load("--overlap-depth", "1", "--reserved-bytes", "5").engine_config(Path("m.gguf"))
+    assert (chosen.overlap_depth, chosen.reserved_bytes) == (1, 5)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,8 @@ def test_defaults_follow_the_device() -> None:
         (("--tenant-rows-max", "9"), "tenant_rows_max 9 is larger than max_rows 8"),
         (("--tenant-weights", '{"blue": 0}'), "tenant_weights of 'blue' is 0"),
         (("--upload-mode", "packed"), "uploads are views"),
+        (("--dtype", "bfloat16"), "dtype bfloat16 is not served on cpu"),
+        (("--max-rows", "500"), "step_tokens 512 is smaller than max_rows 500 plus"),
         (("--memory-share", "0"), "memory_share is 0"),
         (("--step-tokens", "4"), "smaller than max_rows"),
         (("--prefill-chunk", "1024"), "larger than step_tokens"),

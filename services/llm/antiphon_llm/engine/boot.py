@@ -210,7 +210,7 @@ def _allocate(config: EngineConfig, model: Decoder) -> tuple[KvPool, PoolSize]:
         model_limit=model.spec.context_limit,
         context_limit=config.context_limit,
         kv_entries=config.kv_entries,
-        available_bytes=available_bytes(),
+        available_bytes=available_bytes() - config.reserved_bytes - config.parked_bytes,
         memory_share=config.memory_share,
     )
     if size.narrowed:
