@@ -32,8 +32,7 @@ _TILE = 128
 _STEP = 32
 """Candidates that are compared at once, with how many others."""
 _SEARCHED = 2048
-_GATHERED = 4096
-"""Logits that a program of a searched row reads at once, and that its last program does."""
+"""Logits that a program of a searched row reads at once."""
 
 
 def sample(
@@ -85,7 +84,7 @@ def sample(
     )  # fmt: skip
     search[(long_spans, rows)](
         *source, s.temperature, *filters, w.candidates, *state, w.counts, w.masses,
-        GATHERED=_GATHERED, maxnreg=128, **pairs, **long_pieces,
+        maxnreg=128, **pairs, **long_pieces,
     )  # fmt: skip
     finish[(long_spans, rows)](
         *source, s.temperature, s.noise, *noise, *state, out,

@@ -36,7 +36,7 @@ def _bucket(scores, highest, BUCKETS: tl.constexpr):
 def search(
     logits, stride, vocabulary, temperatures, top_ks, top_ps, log_min_ps,
     candidates, limits, counters, sums, counts, masses,
-    blocks, BLOCK: tl.constexpr, GATHERED: tl.constexpr, KEPT: tl.constexpr,
+    blocks, BLOCK: tl.constexpr, KEPT: tl.constexpr,
     TILE: tl.constexpr, STEP: tl.constexpr, BUCKETS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Fills the histograms of searched rows; a row's last program finds its cut."""
@@ -66,7 +66,7 @@ def search(
             cut = _cut(
                 logits, stride, row, vocabulary, temperature, highest, counted, top_k, top_p,
                 candidates + row * KEPT, tl.load(sums + row * 2), counts, masses,
-                GATHERED, KEPT, TILE, STEP, BUCKETS,
+                BLOCK, KEPT, TILE, STEP, BUCKETS,
             )  # fmt: skip
             tl.store(limits + row * 3 + 2, tl.maximum(cut, highest + tl.load(log_min_ps + row)))
             tl.store(counters + row * 4, DRAW)
@@ -76,7 +76,7 @@ def search(
 def _cut(
     logits, stride, row, vocabulary, temperature, highest, counted, top_k, top_p,
     values, row_mass, counts, masses,
-    GATHERED: tl.constexpr, KEPT: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
+    BLOCK: tl.constexpr, KEPT: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
     BUCKETS: tl.constexpr,
 ):  # fmt: skip
     """The least score that top_k and then top_p keep, from the row's histograms."""
@@ -90,12 +90,12 @@ def _cut(
         above = tl.sum(tl.where(buckets < place, count, 0), 0).to(tl.int64)
         cut = _cut_in_bucket(
             logits, stride, row, vocabulary, temperature, highest, place, above,
-            top_k.to(tl.float64), values, False, GATHERED, KEPT, TILE, STEP, BUCKETS,
+            top_k.to(tl.float64), values, False, BLOCK, KEPT, TILE, STEP, BUCKETS,
         )  # fmt: skip
         if top_p < 1.0:
             # Of the cut's own bucket only the survivors have mass, and of deeper ones nothing.
             total = _reaching(
-                logits, stride, row, vocabulary, temperature, highest, cut, True, GATHERED
+                logits, stride, row, vocabulary, temperature, highest, cut, True, BLOCK
             )
             above = tl.sum(tl.where(buckets < place, mass, 0), 0)
             mass = tl.where(buckets < place, mass, tl.where(buckets == place, total - above, 0))
@@ -105,7 +105,7 @@ def _cut(
         above = tl.sum(tl.where(buckets < place, mass, 0), 0)
         nucleus = _cut_in_bucket(
             logits, stride, row, vocabulary, temperature, highest, place, above,
-            share, values, True, GATHERED, KEPT, TILE, STEP, BUCKETS,
+            share, values, True, BLOCK, KEPT, TILE, STEP, BUCKETS,
         )  # fmt: skip
         cut = tl.maximum(cut, tl.minimum(nucleus, highest))
     return cut
@@ -114,7 +114,7 @@ def _cut(
 @triton.jit
 def _cut_in_bucket(
     logits, stride, row, vocabulary, temperature, highest, place, above, wanted, values,
-    BY_MASS: tl.constexpr, GATHERED: tl.constexpr, KEPT: tl.constexpr, TILE: tl.constexpr,
+    BY_MASS: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr, TILE: tl.constexpr,
     STEP: tl.constexpr, BUCKETS: tl.constexpr,
 ):  # fmt: skip
     """The least score of bucket ``place`` that is kept when ``above`` lies above the bucket."""
@@ -123,11 +123,11 @@ def _cut_in_bucket(
     most = tl.full((), float("-inf"), tl.float32)
     # The list may still be read: by the cut of top_k before that of top_p.
     tl.debug_barrier()
-    ahead = load_logits(logits, stride, row, tl.arange(0, GATHERED), vocabulary)
-    for start in range(0, vocabulary, GATHERED):
-        columns = start + tl.arange(0, GATHERED)
+    ahead = load_logits(logits, stride, row, tl.arange(0, BLOCK), vocabulary)
+    for start in range(0, vocabulary, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
         scores = over_temperature(ahead, temperature)
-        ahead = load_logits(logits, stride, row, columns + GATHERED, vocabulary)
+        ahead = load_logits(logits, stride, row, columns + BLOCK, vocabulary)
         inside = (_bucket(scores, highest, BUCKETS) == place) & (columns < vocabulary)
         flags = inside.to(tl.int32)
         here = tl.sum(flags, 0)
@@ -143,7 +143,7 @@ def _cut_in_bucket(
     else:
         cut = _bisected(
             logits, stride, row, vocabulary, temperature, highest, least, most, wanted,
-            BY_MASS, GATHERED,
+            BY_MASS, BLOCK,
         )  # fmt: skip
     return cut
 
@@ -151,7 +151,7 @@ def _cut_in_bucket(
 @triton.jit
 def _bisected(
     logits, stride, row, vocabulary, temperature, highest, least, most, wanted,
-    BY_MASS: tl.constexpr, GATHERED: tl.constexpr,
+    BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The largest value in [least, most] that ``wanted`` or more reach, as ``least`` is."""
     low = order_key(least)
@@ -161,7 +161,7 @@ def _bisected(
         middle = (low.to(tl.int64) + (high.to(tl.int64) - low.to(tl.int64) + 1) // 2).to(tl.int32)
         total = _reaching(
             logits, stride, row, vocabulary, temperature, highest, value_of_key(middle),
-            BY_MASS, GATHERED,
+            BY_MASS, BLOCK,
         )  # fmt: skip
         reached = total.to(tl.float64) >= wanted
         low = tl.where(reached, middle, low)
@@ -172,12 +172,12 @@ def _bisected(
 @triton.jit
 def _reaching(
     logits, stride, row, vocabulary, temperature, highest, cut,
-    BY_MASS: tl.constexpr, GATHERED: tl.constexpr,
+    BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """How many scores of the row reach the cut, or their mass, int64."""
     total = tl.full((), 0, tl.int64)
-    for start in range(0, vocabulary, GATHERED):
-        columns = start + tl.arange(0, GATHERED)
+    for start in range(0, vocabulary, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
         values = load_logits(logits, stride, row, columns, vocabulary)
         scores = over_temperature(values, temperature)
         reaches = (scores >= cut) & (columns < vocabulary)
