@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,15 @@ SHAPE = {
     "max_position_embeddings": CONTEXT, "attn_implementation": "eager",
 }  # fmt: skip
 TINY = Qwen3Shape("tiny", 32, 48, 2, 4, 2, tied=True, head_dim=16, vocabulary=VOCABULARY)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Products this small cost less than waking a second thread for them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=["qwen3", "gemma3"])
