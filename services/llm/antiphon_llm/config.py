@@ -73,7 +73,7 @@ class LlmSettings(Settings):
     )
     overlap_depth: int = setting(
         -1,
-        doc="steps launched before the last one's tokens are read: 0 or 1; -1 is 1 on GPU, 0 on CPU",
+        doc="steps launched before the last one's tokens are read, 0 or 1; -1 is by device",
         ge=-1,
         le=1,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from antiphon_core.logs import get_logger
@@ -43,40 +44,45 @@ class StepCommit:
         now = time.monotonic()
         self.prefill_tokens += plan.prefill_tokens
         self.decode_tokens += plan.decode_tokens
-        failures = [self._row(row, lambda row=row: self._admitted(row, now)) for row in plan.rows]
+        failures: list[Exception] = []
+        for row in plan.rows:
+            if not row.request.timings.admitted:
+                self._row(failures, row, self._admitted, row, now)
         for chunk in result.scored:
-            failures.append(self._row(chunk.row, lambda chunk=chunk: self._scores(chunk)))
+            self._row(failures, chunk.row, self._scores, chunk)
         for row, part in result.pooled:
-            failures.append(self._row(row, lambda row=row, part=part: self._pool(row, part)))
+            self._row(failures, row, self._pool, row, part)
         for row, drawn in result.draws:
-            failures.append(
-                self._row(row, lambda row=row, drawn=drawn: self._token(row.request, drawn, now))
-            )
-        for failure in failures:
-            if failure is not None:
-                raise failure
+            self._row(failures, row, self._token, row.request, drawn, now)
+        if failures:
+            raise failures[0]
 
-    def _row(self, row: PlannedRow, action: Callable[[], None]) -> Exception | None:
-        """Does ``action`` for a row that is still current; returns what is not its own fault."""
-        if not row.current:
-            return None
+    def _row(
+        self,
+        failures: list[Exception],
+        row: PlannedRow,
+        action: Callable[..., None],
+        *arguments: Any,
+    ) -> None:
+        """Does ``action`` for a row that is still current; what it raises ends that request, and
+        is added to ``failures`` where it is not the row's own fault."""
+        if row.epoch != row.request.epoch:
+            return
         try:
-            action()
+            action(*arguments)
         except Exception as error:
             kind = classify(error)
             _log.exception("row_failed", request_id=row.request.request_id, kind=kind.name)
             self._live.finish(
                 row.request, "error", error=f"{error}", error_reason=error_reason(kind)
             )
-            return None if kind is FailureKind.REQUEST else error
-        return None
+            if kind is not FailureKind.REQUEST:
+                failures.append(error)
 
     def _admitted(self, row: PlannedRow, now: float) -> None:
-        request = row.request
-        if not request.timings.admitted:
-            request.timings.admitted = now
-            if request.sampler is not None:
-                self._outbox.admitted(request.request_id)
+        row.request.timings.admitted = now
+        if row.request.sampler is not None:
+            self._outbox.admitted(row.request.request_id)
 
     def _scores(self, chunk: ScoredChunk) -> None:
         request = chunk.row.request
