@@ -37,7 +37,7 @@ def run_traffic(engine, seed: int, count: int) -> tuple[dict[str, Any], set[str]
     cancelled: set[str] = set()
     while len(requests) < count:
         room = engine.scheduler.refusal(True) is None
-        for _ in range(min(chance.randrange(4), 28 - len(engine.loop.live)) if room else 0):
+        for _ in range(min(chance.randrange(4), count - len(requests)) if room else 0):
             name = f"r{len(requests)}"
             requests[name] = random_request(random.Random(f"{seed} {name}"))
             prompt, fields = requests[name]
