@@ -102,12 +102,12 @@ def linear_shapes(case: Case) -> Iterator[linear_kernel.Shape]:
             if 4 <= loads <= 8 and depth <= case.depth:
                 yield linear_kernel.Shape(outputs, depth, warps)
         return
-    for outputs, depth, warps, stages, ahead in product(
-        (16, 32, 64), (128, 256, 512), (2, 4, 8), (3, 4, 6), (0, 24576)
+    for outputs, depth, warps, stages in product(
+        (16, 32, 64), (128, 256, 512), (2, 4, 8), (3, 4, 6)
     ):
         staged = (factor * outputs + 16) * depth * 2 * (stages - 1)
         if 32 * 1024 <= staged <= 100 * 1024 and outputs >= 8 * warps:
-            yield linear_kernel.Shape(outputs, depth, warps, stages, ahead)
+            yield linear_kernel.Shape(outputs, depth, warps, stages)
 
 
 @dataclass
@@ -196,7 +196,7 @@ def decode_work(heads: int, rows: int, context: int) -> Work:
 
     shapes = [
         launcher.Shape(16, keys, warps, stages)
-        for keys, warps, stages in product((32, 64, 128), (2, 4), (3, 4, 5, 6))
+        for keys, warps, stages in product((32, 64, 128), (2, 4), (2, 3, 4))
     ]
     dense_q = batch.q.view(rows, 1, heads, HEAD_DIM).transpose(1, 2)
     dense_k, dense_v = (

@@ -198,8 +198,9 @@ def test_queries_may_be_a_view_into_fused_rows(device: torch.device) -> None:
     ("rows", "kv_heads", "context", "processors", "splits"),
     [
         (1, 8, 640, 132, 10),
-        (1, 8, 40960, 132, 66),
-        (8, 8, 4096, 132, 9),
+        (1, 8, 40960, 132, 32),
+        (8, 8, 4096, 132, 8),
+        (64, 8, 4096, 132, 1),
         (256, 8, 640, 132, 1),
         (1, 8, 1, 132, 1),
     ],

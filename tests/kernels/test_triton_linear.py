@@ -118,12 +118,11 @@ def test_arguments_that_do_not_fit_are_refused(
         (6144, 4096, False, 16, 512),
         (4096, 4096, False, 8, 1024),
         (12288, 4096, True, 4, 1024),
-        (4096, 12288, False, 8, 1024),
-        (4096, 1024, False, 8, 1024),
-        (1024, 2048, False, 4, 2048),
-        (3072, 1024, True, 4, 1024),
-        (1024, 3072, False, 2, 4096),
-        (10, 7, False, 512, 16),
+        (151936, 1024, False, 8, 1024),
+        (4096, 1024, False, 16, 512),
+        (1024, 3072, False, 4, 2048),
+        (3072, 1024, True, 4, 512),
+        (10, 7, False, 16, 16),
     ],
 )
 def test_tile_of_a_single_row(width: int, depth: int, gated: bool, outputs: int, step: int) -> None:

@@ -31,8 +31,15 @@ def _weighted(weights, values, acc):
 
 
 @triton.jit
+def _pages(table, begin, keys_end, BLOCK_TOKENS: tl.constexpr, BLOCK_KEYS: tl.constexpr):
+    """The page of each key of a block; 0 beyond the last key."""
+    key = begin + tl.arange(0, BLOCK_KEYS)
+    return tl.load(table + key // BLOCK_TOKENS, mask=key < keys_end, other=0)
+
+
+@triton.jit
 def _block(
-    q, query_position, acc, peak, total, begin, keys_end,
+    q, query_position, acc, peak, total, block, begin, keys_end,
     k_head, v_head, table, factor, cap_scale, window,
     SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr,
     BLOCK_DIM: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
@@ -40,15 +47,13 @@ def _block(
     """One step of the online softmax over keys [begin, begin + BLOCK_KEYS).
 
     Weights are ``exp2(score * factor - peak)`` with the running peak in those units. Without
-    MASK every key of the block is present and visible to every query.
+    MASK every key of the block is present and visible to every query. ``block`` are the pages
+    of these keys; the next step's are read here, one step ahead of the keys that they lead to.
     """
     key = begin + tl.arange(0, BLOCK_KEYS)
     column = tl.arange(0, BLOCK_DIM)
     present = key < keys_end
-    if MASK:
-        block = tl.load(table + key // BLOCK_TOKENS, mask=present, other=0)
-    else:
-        block = tl.load(table + key // BLOCK_TOKENS)
+    next_block = _pages(table, begin + BLOCK_KEYS, keys_end, BLOCK_TOKENS, BLOCK_KEYS)
     slot = (block.to(tl.int64) * BLOCK_TOKENS + key % BLOCK_TOKENS) * SLOT
     k_place = k_head + slot[None, :] + column[:, None]
     v_place = v_head + slot[:, None] + column[None, :]
@@ -75,7 +80,7 @@ def _block(
     decay = tl.exp2(peak - new_peak)
     total = total * decay + tl.sum(weights, axis=1)
     acc = _weighted(weights, values, acc * decay[:, None])
-    return acc, new_peak, total
+    return acc, new_peak, total, next_block
 
 
 @triton.jit
@@ -162,9 +167,10 @@ def decode(
         acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
         peak = tl.full([TILE], LOWEST, dtype=tl.float32)
         total = tl.zeros([TILE], dtype=tl.float32)
+        block = _pages(table, begin, context, BLOCK_TOKENS, BLOCK_KEYS)
         for key in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
-            acc, peak, total = _block(
-                tile, context - queries + query, acc, peak, total, key, context,
+            acc, peak, total, block = _block(
+                tile, context - queries + query, acc, peak, total, block, key, context,
                 k_head, v_head, table, factor, cap_scale, window,
                 KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, WINDOW, SOFTCAP, True,
             )  # fmt: skip
@@ -305,22 +311,23 @@ def prefill(
         table = block_table + row.to(tl.int64) * table_stride
         k_head = k_cache + kv_head * DIM
         v_head = v_cache + kv_head * DIM
+        block = _pages(table, begin, context, BLOCK_TOKENS, BLOCK_KEYS)
         if WINDOW:
             for key in tl.range(begin, full_begin, BLOCK_KEYS, num_stages=STAGES):
-                acc, peak, total = _block(
-                    block_q, position, acc, peak, total, key, context, k_head, v_head, table,
+                acc, peak, total, block = _block(
+                    block_q, position, acc, peak, total, block, key, context, k_head, v_head, table,
                     factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
                     BLOCK_DIM, WINDOW, SOFTCAP, True,
                 )  # fmt: skip
         for key in tl.range(full_begin, full_end, BLOCK_KEYS, num_stages=STAGES):
-            acc, peak, total = _block(
-                block_q, position, acc, peak, total, key, context, k_head, v_head, table,
+            acc, peak, total, block = _block(
+                block_q, position, acc, peak, total, block, key, context, k_head, v_head, table,
                 factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
                 BLOCK_DIM, False, SOFTCAP, False,
             )  # fmt: skip
         for key in tl.range(full_end, highest, BLOCK_KEYS, num_stages=STAGES):
-            acc, peak, total = _block(
-                block_q, position, acc, peak, total, key, context, k_head, v_head, table,
+            acc, peak, total, block = _block(
+                block_q, position, acc, peak, total, block, key, context, k_head, v_head, table,
                 factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
                 BLOCK_DIM, WINDOW, SOFTCAP, True,
             )  # fmt: skip

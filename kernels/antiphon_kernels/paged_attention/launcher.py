@@ -30,7 +30,7 @@ def decode_shape(tile: int, block_dim: int, item_bytes: int) -> Shape:
     keys = 64
     while keys > 16 and keys * block_dim * item_bytes > 16384:
         keys //= 2
-    return Shape(tile, keys, 4, 5)
+    return Shape(tile, keys, 2, 2) if tile == 16 else Shape(tile, keys, 4, 3)
 
 
 def prefill_shape(block_dim: int, item_bytes: int) -> Shape:
@@ -38,8 +38,8 @@ def prefill_shape(block_dim: int, item_bytes: int) -> Shape:
     if item_bytes == 4:
         return Shape(32, 32, 4, 2) if block_dim <= 128 else Shape(16, 16, 4, 2)
     if block_dim <= 128:
-        return Shape(128, 128 if block_dim == 128 else 64, 8, 3)
-    return Shape(64, 32, 4, 2) if block_dim <= 256 else Shape(32, 32, 4, 2)
+        return Shape(128, 128, 8, 3) if block_dim == 128 else Shape(128, 64, 8, 4)
+    return Shape(64, 32, 4, 3) if block_dim <= 256 else Shape(32, 32, 4, 2)
 
 
 def paged_attention(

@@ -19,8 +19,11 @@ COUNTERS = 1024
 SPLIT_TOKENS = 64
 """Fewest keys worth a part of their own."""
 
+MOST_PARTS = 32
+"""Parts of a row's context: beyond it joining them costs more than reading longer ones."""
+
 PROGRAMS_PER_PROCESSOR = 4
-"""Resident programs that keep a multiprocessor's loads in flight."""
+"""Decode programs that a multiprocessor holds at once."""
 
 
 def decode_queries(group: int) -> int:
@@ -39,20 +42,23 @@ def tile_rows(max_query: int, group: int) -> int:
 
 
 def split_count(rows: int, kv_heads: int, max_context: int, processors: int) -> int:
-    """Parts of each row's context: enough to fill the device once, no smaller than useful."""
+    """Parts of each row's context: as many as run at once, no smaller than useful.
+
+    One program more than fit would run alone at the end, as long as all the others together.
+    """
     pairs = rows * kv_heads
     if pairs > COUNTERS:
         return 1
-    wanted = -(-processors * PROGRAMS_PER_PROCESSOR // pairs)
+    resident = processors * PROGRAMS_PER_PROCESSOR // pairs
     useful = -(-max_context // SPLIT_TOKENS)
-    return max(1, min(wanted, useful))
+    return max(1, min(resident, useful, MOST_PARTS))
 
 
 def workspace_elements(
     heads: int, kv_heads: int, head_dim: int, max_query: int, processors: int
 ) -> int:
     """fp32 elements that any number of rows of this geometry needs at most."""
-    parts = processors * PROGRAMS_PER_PROCESSOR + COUNTERS + 4
+    parts = processors * PROGRAMS_PER_PROCESSOR + 4
     padded = max(16, 1 << (head_dim - 1).bit_length())
     return COUNTERS + parts * live_pairs(max_query, heads // kv_heads) * (padded + 2)
 

@@ -15,9 +15,6 @@ MAX_ROWS = 16
 
 ACTIVATIONS = ("silu", "gelu_tanh")
 
-MOST_OUTPUTS = 32768
-"""Outputs above which a vendor's product reaches the memory rate by itself (a head)."""
-
 FEW_OUTPUTS = 4096
 """Outputs up to which tiles of several rows are faster than a vendor's product."""
 
@@ -25,11 +22,11 @@ FEW_OUTPUTS = 4096
 def fuses(rows: int, outputs: int, *, norm: bool = False, activation: bool = False) -> bool:
     """Whether one call of :func:`small_linear` beats a vendor's product and separate kernels.
 
-    Measured on an H200 (bench/gpu_kernels.py). One row: everything folded in wins, but for
-    the outputs of a head. Several rows: only the bare product, with a residual or a bias.
+    Measured on an H200 (bench/gpu_kernels.py). One row: always, a head included. Several rows:
+    only the bare product, with a residual or a bias.
     """
     if rows == 1:
-        return outputs <= MOST_OUTPUTS
+        return True
     return rows <= MAX_ROWS and outputs <= FEW_OUTPUTS and not norm and not activation
 
 

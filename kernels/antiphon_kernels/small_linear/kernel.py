@@ -7,13 +7,13 @@ One row runs on plain multipliers, with the norm folded in at no cost of its own
 streams by. Several rows share weight tiles on the tensor cores, where scaling x in every
 program would cost more than the product, so a norm is a launch before it.
 
-Both ask for weights before they wait for the kernel before them: the weight depends on no
-queued work, and the memory keeps busy while that kernel drains.
+The single row asks for weights before it waits for the kernel before it: the weight depends
+on no queued work, and the memory keeps busy while that kernel drains.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -102,28 +102,12 @@ def linear_one(
     tl.store(out + output, result.to(out.dtype.element_ty), present)
 
 
-@triton.jit
-def _prefetch(weight, width, depth, BLOCK_OUT: tl.constexpr, AHEAD: tl.constexpr):
-    """Brings the first AHEAD bytes of this program's rows to the L2 cache.
-
-    The rows lie one after the other, so one address and one size serve all threads: with
-    operands of their own they would take turns at this instruction.
-    """
-    first = tl.program_id(0) * BLOCK_OUT
-    if first + BLOCK_OUT <= width:
-        tl.inline_asm_elementwise(
-            "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r",
-            [(weight + first.to(tl.int64) * depth).to(tl.int64), AHEAD],
-            dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
-
-
 @triton.jit(do_not_specialize=["rows"])
 def linear_few(
     x, weight, bias, residual, out, rows, width, depth, x_row, residual_row, out_row,
     ACTIVATION: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, EARLY: tl.constexpr,
     WHOLE: tl.constexpr, ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr,
-    BLOCK_DEPTH: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
+    BLOCK_DEPTH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_OUT outputs of all rows; with an activation, that many gates and their ups."""
     output = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
@@ -132,10 +116,6 @@ def linear_few(
     live = row < rows
     ups = weight + tl.cast(width, tl.int64) * depth
     if EARLY:
-        if AHEAD > 0:
-            _prefetch(weight, width, depth, BLOCK_OUT, AHEAD)
-            if ACTIVATION != "":
-                _prefetch(ups, width, depth, BLOCK_OUT, AHEAD)
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
     step = tl.arange(0, BLOCK_DEPTH)
@@ -171,48 +151,39 @@ def linear_few(
 
 @dataclass(frozen=True)
 class Shape:
-    """Tile of one launch: outputs and depth of a program's step.
-
-    A program of several rows prefetches up to ``ahead`` bytes of weight; those of all
-    resident programs together must fit into the L2 cache.
-    """
+    """Tile of one launch: outputs and depth of a program's step."""
 
     outputs: int
     depth: int
     warps: int
     stages: int = 1
-    ahead: int = 24576
-
-
-TILE = 8192
-"""Weights of a single row's step: 16 KiB of bfloat16, 128 bytes a thread of four warps."""
-
-RESIDENT_TILES = 6
-"""Programs of a single row with one step that a processor's registers hold together."""
 
 
 def choose_shape(
     rows: int, width: int, depth: int, gated: bool, item_bytes: int, count: int
 ) -> Shape:
-    """The tile for these sizes on ``count`` processors, as measured on an H200."""
+    """The tile for these sizes on ``count`` processors.
+
+    The best of ``bench.gpu_kernels --sweep`` on an H200. A single row's step is 4 to 16 KiB of
+    weights in the registers of two or three programs per processor; several rows stage theirs
+    in shared memory.
+    """
     deepest = 1 << max(4, (depth - 1).bit_length())
     if rows > 1:
-        depth = min(64 if item_bytes == 4 else 256, deepest)
-        narrow = gated or width <= 16 * count
-        return Shape(16, depth, 2, 4) if narrow else Shape(32, depth, 4, 4)
-    sides = 2 if gated else 1
-    outputs = TILE // (sides * deepest)
-    if outputs and -(-width // outputs) <= RESIDENT_TILES * count:
-        return Shape(outputs, deepest, 4)
-    # One and a bit waves of programs would leave the device half idle at their end.
-    outputs = 16 if not gated and 40 * count < width <= 64 * count else 8 // sides
-    return Shape(outputs, min(TILE // (sides * outputs), deepest), 4)
-
-
-def bytes_ahead(shape: Shape, depth: int, gated: bool, item_bytes: int) -> int:
-    """What a program of several rows prefetches of its weight, or of its gates and its ups."""
-    rows = shape.outputs * depth * item_bytes
-    return min(rows, shape.ahead // (2 if gated else 1)) if rows % 16 == 0 else 0
+        tile = Shape(16, 64 if item_bytes == 4 else 256 if gated else 512, 2, 4)
+    elif gated:
+        tile = Shape(4, 512 if depth <= 1024 else 1024, 4)
+    elif width > 64 * count:
+        tile = Shape(8, 1024, 4)
+    elif depth <= 1024:
+        tile = Shape(16, 512, 4)
+    elif width <= 16 * count:
+        tile = Shape(4, 2048, 4)
+    elif width <= 40 * count:
+        tile = Shape(8, 1024, 8)
+    else:
+        tile = Shape(16, 512, 8)
+    return replace(tile, depth=min(tile.depth, deepest))
 
 
 def small_linear(
@@ -271,7 +242,6 @@ def small_linear(
         x, weight, given_bias, given_residual, out, rows, width, depth,
         x.stride(0), given_residual.stride(0), out.stride(0),
         WHOLE=depth % shape.depth == 0, ROWS=ROWS, STAGES=shape.stages,
-        AHEAD=bytes_ahead(shape, depth, activation is not None, x.element_size()),
         **options,
     )  # fmt: skip
     return out
