@@ -54,12 +54,16 @@ class Projection(Protocol):
         *,
         norm: RMSNorm | None = None,
         activation: str | None = None,
-        residual: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """``residual + act(linear(norm(x)))`` in one operation, written to ``out``.
+        """``act(linear(norm(x)))`` in one operation, written to ``out``.
 
         ``activation`` (silu or gelu_tanh) opens the second half of the outputs with the first.
         """
+        ...
+
+    def accumulate(self, x: torch.Tensor, residual: torch.Tensor) -> bool:
+        """Adds the product to the residual (M, out_features), rounding once; False, and nothing
+        is done, where products run alone."""
         ...
 
 
@@ -116,10 +120,13 @@ class Linear:
         *,
         norm: RMSNorm | None = None,
         activation: str | None = None,
-        residual: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Not served."""
         raise NotImplementedError("packed products run alone")
+
+    def accumulate(self, x: torch.Tensor, residual: torch.Tensor) -> bool:
+        """Not served."""
+        return False
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """x (M, in_features) to (M, out_features)."""
@@ -223,10 +230,8 @@ class DenseLinear:
         *,
         norm: RMSNorm | None = None,
         activation: str | None = None,
-        residual: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """``residual + act(linear(norm(x)))`` in one operation, written to ``out``, which may
-        be the residual's own memory."""
+        """``act(linear(norm(x)))`` in one operation, written to ``out``."""
         return small_linear(
             x,
             self.weight,
@@ -235,9 +240,18 @@ class DenseLinear:
             eps=0.0 if norm is None else norm.eps,
             plus_one=norm is not None and norm.plus_one,
             activation=activation,
-            residual=residual,
             out=out,
         )
+
+    def accumulate(self, x: torch.Tensor, residual: torch.Tensor) -> bool:
+        """Adds the product to the residual as it leaves the fp32 sums; always served."""
+        if self.folds(x.shape[0]):
+            small_linear(x, self.weight, self.bias, residual=residual, out=residual)
+            return True
+        residual.addmm_(x, self.weight.t())
+        if self.bias is not None:
+            residual.add_(self.bias)
+        return True
 
 
 class DenseEmbedding:

@@ -37,6 +37,13 @@ def test_parts_of_one_format_are_stacked_and_others_are_not() -> None:
         assert torch.equal(part, linear(x))
 
 
+def test_packed_products_leave_the_residual_alone() -> None:
+    residual = rand(3, 20)
+    before = residual.clone()
+    assert not Linear([pack(rand(20, 16))]).accumulate(rand(3, 16), residual)
+    assert torch.equal(residual, before)
+
+
 def test_parts_of_different_inputs_are_refused() -> None:
     with pytest.raises(ValueError, match="one input dimension"):
         Linear([pack(rand(32, 8)), pack(rand(32, 16))])
@@ -75,6 +82,10 @@ def test_dense_products_fold_their_neighbours(rows: int) -> None:
     logits = linear(norm(x), torch.empty(rows, 64))
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits, wide, **close)
+    residual = rand(rows, 64, seed=3).bfloat16()
+    total = residual.float() + x.float() @ weight.float().T
+    assert linear.accumulate(x, residual)
+    torch.testing.assert_close(residual.float(), total, atol=0.06, rtol=0.01)
     if linear.folds(rows):
         folded = linear.folded(x, torch.empty(rows, 64), norm=norm)
         torch.testing.assert_close(folded, wide, atol=1e-4, rtol=1e-4)

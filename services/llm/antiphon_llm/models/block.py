@@ -176,8 +176,7 @@ def _project(
 
 def _add(linear: Projection, x: torch.Tensor, norm: RMSNorm | None, work: LayerViews) -> bool:
     """Adds ``norm(linear(x))`` to the residual stream; whether it lies apart."""
-    if norm is None and linear.folds(x.shape[0]):
-        linear.folded(x, work.hidden, residual=work.hidden)
+    if norm is None and linear.accumulate(x, work.hidden):
         return False
     linear(x, work.update)
     if norm is not None:
