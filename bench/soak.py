@@ -47,6 +47,8 @@ WINDOW_SHARE = 0.1
 class Findings:
     """What the soak saw. Bytes are of the front and the engine together."""
 
+    commit: str
+    """Revision at the start of the run."""
     seconds: float
     offered_per_s: float
     killed: int = 0
@@ -77,11 +79,10 @@ class Findings:
 
     def write(self, directory: Path) -> Path:
         """Writes the result file; returns its path."""
-        host, revision = machine(), commit()
-        path = directory / f"soak-engine-{host['name']}-{revision}.json"
+        host = machine()
+        path = directory / f"soak-engine-{host['name']}-{self.commit}.json"
         record = {
             "kind": "soak",
-            "commit": revision,
             "machine": host,
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "service_flags": SERVICE_FLAGS,
@@ -102,10 +103,11 @@ async def soak(
         run_dir: for the service's log and the clients' results.
         tell: gets a line of progress every few seconds.
     """
+    revision = commit()
     async with llm_service(run_dir, *SERVICE_FLAGS) as service:
         before = await service.idle()
         rate = FACTOR * await capacity(service.address, CAPACITY_S)
-        found = Findings(seconds, rate, entries_before=before.kv_entries_used)
+        found = Findings(revision, seconds, rate, entries_before=before.kv_entries_used)
         watcher = asyncio.create_task(_watch(service, found, tell))
         try:
             async with asyncio.TaskGroup() as clients:
@@ -136,13 +138,20 @@ async def soak(
 async def _survivor(
     address: str, rate: float, seconds: float, number: int, run_dir: Path
 ) -> dict[str, Any]:
-    """A client that lives; returns its result."""
+    """A client that lives; returns its result.
+
+    Raises:
+        RuntimeError: it ended without one; with the end of what it said.
+    """
     file = run_dir / f"client-{number}.json"
     command = client_command(address, rate, seconds, 100 + number, file)
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    await process.wait()
+    said, _ = await process.communicate()
+    if not file.exists():
+        end = said.decode(errors="replace")[-1000:]
+        raise RuntimeError(f"a client ended with status {process.returncode}: {end}")
     return json.loads(file.read_text(encoding="utf-8"))
 
 
