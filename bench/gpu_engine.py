@@ -350,7 +350,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 16, 64, 256])
     parser.add_argument("--sampling", nargs="+", choices=SAMPLINGS, default=list(SAMPLINGS))
-    parser.add_argument("--step-tokens", type=int, default=8192)
+    parser.add_argument("--step-tokens", type=int, default=16384)
     parser.add_argument("--overlap-depth", type=int, choices=(0, 1), default=1)
     parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument(
