@@ -36,7 +36,7 @@ def run_traffic(engine, seed: int, count: int) -> tuple[dict[str, Any], set[str]
     requests: dict[str, Any] = {}
     cancelled: set[str] = set()
     while len(requests) < count:
-        room = engine.scheduler.refusal(True) is None
+        room = engine.scheduler.refusal(True) is None and len(engine.loop.live) < 28
         for _ in range(min(chance.randrange(4), count - len(requests)) if room else 0):
             name = f"r{len(requests)}"
             requests[name] = random_request(random.Random(f"{seed} {name}"))
