@@ -124,6 +124,24 @@ def test_a_row_that_changes_hands_gets_a_new_mapping() -> None:
     assert tables.mapping(row) != before
 
 
+def test_an_edit_is_a_new_lineage_and_equal_contents_are_none() -> None:
+    tables = BlockTables(EntryAllocator(20), rows=2, entry_tokens=4, context_limit=40)
+    row, other = tables.open(), tables.open()
+    tables.adopt(row, tables.allocator.take(1))
+    tables.adopt(row, tables.allocator.take(2))
+    tables.extend(other, 8)
+    before = tables.mapping(row)
+    tables.replace(row, 1, tables.span(row, 1, 3))
+    assert tables.mapping(row) == before
+    kept, replaced = tables.span(row, 0, 1), tables.span(row, 1, 3)
+    theirs = tables.span(other, 0, 2)
+    tables.replace(row, 1, theirs)
+    assert tables.span(row, 0, 3) == kept + theirs == tables.table[row, :3].tolist()
+    assert tables.mapping(row)[1] != before[1] and tables.mapping(row)[2] == 3
+    assert tables.detach(row) == kept + theirs and not tables.table[row].any()
+    tables.allocator.give_back(replaced)
+
+
 def check(tables: BlockTables) -> None:
     tables.check_integrity()
     rows = range(len(tables.table))

@@ -16,7 +16,8 @@ from antiphon_llm.kvcache.prefix_tree import Node, PrefixTree, extend_keys, root
 
 from .request import Request
 
-_EVICTED_TOGETHER = 16
+_STOCKED_SHARE = 1 / 32
+"""Of the pool, what may be kept free though the prefix cache could still use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class Holdings:
         self.promised = 0
         self.quarantined = 0
         self._unit = tables.entry_tokens
+        rows, entries = len(tables.table), tables.allocator.entries
+        self._stock = min(rows, int(_STOCKED_SHARE * entries))
         self._nodes: list[Node | None] = [None] * len(tables.table)
         self._shared = [0] * len(tables.table)
         self._quarantine: dict[int, list[Quarantined]] = {}
@@ -122,6 +125,14 @@ class Holdings:
     def grow(self, request: Request) -> None:
         """Takes one entry more than the request was promised."""
         self._take(request, 1)
+
+    def stock(self) -> None:
+        """Evicts until a few entries are free, so that the next plan need not: this costs time
+        while the device is busy, and the plan when it is not."""
+        if self.tree is not None:
+            short = min(self._stock - self.tables.allocator.free, self.tree.evictable)
+            if short > 0:
+                self.tree.evict(short)
 
     def publish(self, request: Request) -> None:
         """Shares the full entries that settled steps have written."""
@@ -233,10 +244,8 @@ class Holdings:
 
     def _take(self, request: Request, count: int) -> None:
         allocator = self.tables.allocator
-        short = count - allocator.free
-        if short > 0 and self.tree is not None:
-            # A few together cost less than one by one, and they are the next to go anyway.
-            self.tree.evict(max(short, min(_EVICTED_TOGETHER, self.tree.evictable)))
+        if count > allocator.free and self.tree is not None:
+            self.tree.evict(count - allocator.free)
         self.tables.adopt(request.row, allocator.take(count))
         request.room += count * self._unit
 

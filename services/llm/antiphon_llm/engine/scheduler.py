@@ -181,7 +181,10 @@ class Scheduler:
         return plan
 
     def advance(self, plan: StepPlan) -> None:
-        """Commits the state of a step that has just been launched; outputs follow later."""
+        """Commits the state of a step that has just been launched; outputs follow later.
+
+        While the device runs, it also evicts what the next plan will take.
+        """
         number = plan.number
         for row in plan.rows:
             request, shape = row.request, row.shape
@@ -195,6 +198,7 @@ class Scheduler:
                 request.move(State.DECODING)
                 self._prefilling[request.interactive].remove(request)
                 bisect.insort(self._decoding[request.interactive], request, key=_age)
+        self.holdings.stock()
 
     def settle(self, plan: StepPlan, *, computed: bool = True) -> None:
         """The step has been collected and its outputs are committed.
