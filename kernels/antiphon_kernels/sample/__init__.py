@@ -15,7 +15,7 @@ __all__ = ["Fault", "RowSettings", "Workspace", "sample"]
 _ALIGNMENT = 16
 GROUP = 128
 """Logits whose maximum stands for them in the search for a lower bound of a cut."""
-CANDIDATES = 1024
+CANDIDATES = 2048
 """Survivors of a lower bound that one row keeps; more of them take the general search."""
 BUCKETS = 2048
 """Depths below a row's best score, 1/64 wide, that the general search counts."""

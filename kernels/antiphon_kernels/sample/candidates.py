@@ -5,7 +5,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from antiphon_kernels.sample.arithmetic import mass_of, noise_of_ids
+from antiphon_kernels.sample.arithmetic import (
+    mass_of,
+    noise_of_ids,
+    order_key,
+    value_of_key,
+)
 from antiphon_kernels.sample.rows import (
     COLLECT,
     DONE,
@@ -59,46 +64,33 @@ def collect(
 
 
 @triton.jit
-def least_kept(
-    values, found, temperature, highest, base, wanted,
-    BY_MASS: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
-    """The least quotient that is kept: ``base`` and all that exceed it are below ``wanted``.
+def largest_cut(scores, valid, highest, base, wanted, BY_MASS: tl.constexpr):
+    """The largest of the valid scores that is reached by ``wanted`` or more, fp64.
 
-    What exceeds it is counted, or its mass is summed, over all pairs; so ties are kept or
-    cut together and no order of the values matters. inf when none is kept.
-
-    Args:
-        values: fp32, ``found`` of them, divided by ``temperature`` here.
-        base: int64, count or mass above all values; ``wanted``: fp64.
+    What reaches it, with ``base`` (int64) above all scores, is counted or weighed. The least
+    valid score must be reached by as many. Order keys are bisected in registers, so that ties
+    stay whole and no order of the scores matters.
     """
-    cut = tl.full((), float("inf"), tl.float32)
-    for first in range(0, found, TILE):
-        places = first + tl.arange(0, TILE)
-        mine = tl.load(values + places, mask=places < found, other=float("-inf"))
-        mine = tl.math.div_rn(mine, temperature)
-        above = tl.zeros([TILE], tl.int64)
-        for start in range(0, found, STEP):
-            others_at = start + tl.arange(0, STEP)
-            others = tl.load(values + others_at, mask=others_at < found, other=float("-inf"))
-            others = tl.math.div_rn(others, temperature)
-            larger = others[None, :] > mine[:, None]
-            if BY_MASS:
-                masses = mass_of(others - highest)
-                above += tl.sum(tl.where(larger, masses[None, :], 0), 1)
-            else:
-                above += tl.sum(larger.to(tl.int32), 1).to(tl.int64)
-        kept = (places < found) & ((above + base).to(tl.float64) < wanted)
-        cut = tl.minimum(cut, tl.min(tl.where(kept, mine, float("inf")), 0))
-    return cut
+    weights = valid.to(tl.int32)
+    if BY_MASS:
+        weights = tl.where(valid, mass_of(scores - highest), 0)
+    low = order_key(tl.min(tl.where(valid, scores, float("inf")), 0))
+    high = order_key(tl.max(tl.where(valid, scores, float("-inf")), 0))
+    while low < high:
+        # The upper middle, in 64 bits: the difference of two keys can exceed 31.
+        middle = (low.to(tl.int64) + (high.to(tl.int64) - low.to(tl.int64) + 1) // 2).to(tl.int32)
+        reached = tl.sum(tl.where(scores >= value_of_key(middle), weights, 0), 0) + base
+        enough = reached.to(tl.float64) >= wanted
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle - 1)
+    return value_of_key(low)
 
 
 @triton.jit
 def decide(
     vocabulary, temperatures, noises, top_ks, top_ps, log_min_ps, keys, positions, choices,
     candidates, candidate_ids, limits, counters, sums, counts, masses, out,
-    KEPT: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr, BUCKETS: tl.constexpr,
-    EARLY: tl.constexpr,
+    KEPT: tl.constexpr, BUCKETS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Draws a row from its candidates; leaves one that needs more than those to the next stages."""
     begin(EARLY)
@@ -116,7 +108,7 @@ def decide(
                 tl.load(temperatures + row), highest, lowest, tl.load(sums + row * 2),
                 is_counted(top_k, vocabulary), top_k, top_p, tl.load(noises + row),
                 tl.load(keys + row), tl.load(positions + row), tl.load(choices + row),
-                out + row, KEPT, TILE, STEP,
+                out + row, KEPT,
             )  # fmt: skip
         elif is_counted(top_k, vocabulary) | (top_p < 1.0):
             phase = tl.full((), SEARCH, tl.int32)
@@ -134,7 +126,7 @@ def decide(
 def _draw_candidates(
     candidates, candidate_ids, found, temperature, highest, lowest, row_mass,
     counted, top_k, top_p, noise, key, position, choice, out,
-    KEPT: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
+    KEPT: tl.constexpr,
 ):  # fmt: skip
     """Draws among all candidates; returns SEARCH when they do not hold the nucleus."""
     places = tl.arange(0, KEPT)
@@ -144,19 +136,14 @@ def _draw_candidates(
     nothing = tl.full((), 0, tl.int64)
     cut = tl.full((), float("-inf"), tl.float32)
     if counted:
-        cut = least_kept(
-            candidates, found, temperature, highest, nothing, top_k.to(tl.float64),
-            False, TILE, STEP,
-        )  # fmt: skip
+        cut = largest_cut(scores, valid, highest, nothing, top_k.to(tl.float64), False)
     phase = tl.full((), DONE, tl.int32)
     if top_p < 1.0:
-        mass = tl.sum(tl.where(valid & (scores >= cut), mass_of(scores - highest), 0), 0)
+        survives = valid & (scores >= cut)
+        mass = tl.sum(tl.where(survives, mass_of(scores - highest), 0), 0)
         share = top_p * tl.where(counted, mass, row_mass).to(tl.float64)
         if mass.to(tl.float64) >= share:
-            nucleus = least_kept(
-                candidates, found, temperature, highest, nothing, share, True, TILE, STEP
-            )
-            cut = tl.maximum(cut, tl.minimum(nucleus, highest))
+            cut = largest_cut(scores, survives, highest, nothing, share, True)
         else:
             phase = tl.full((), SEARCH, tl.int32)
     if phase == DONE:

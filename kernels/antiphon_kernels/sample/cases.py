@@ -46,8 +46,8 @@ WIDE_NUCLEUS = Knobs(temperature=1.0, top_p=0.95)
 """Thousands of tokens of ``peaked_logits``."""
 SEARCHED = (
     WIDE_NUCLEUS,
-    Knobs(top_k=513),
-    Knobs(top_k=600, top_p=0.9),
+    Knobs(top_k=1000),
+    Knobs(top_k=5000, top_p=0.9),
     Knobs(temperature=3.0, top_p=0.99),
     Knobs(temperature=50.0, top_p=1 - 2**-24),
     Knobs(temperature=20.0, min_p=0.5),

@@ -7,8 +7,8 @@
    logit.
 2. ``collect`` gathers the logits that reach the bound, and the row's mass where top_p alone
    needs it.
-3. ``decide`` compares all candidates in pairs: how many, and how much mass, lie above each.
-   Both filters are conditions on these two, ties included, without a sort.
+3. ``decide`` bisects each cut over the candidates, in registers: how many, or how much mass,
+   reach a value. Ties are included, and nothing is sorted.
 4. ``search`` finds the cut of the rows that have more candidates than fit, or a nucleus
    larger than them.
 5. ``finish`` draws those rows.
@@ -28,9 +28,6 @@ from antiphon_kernels.sample.candidates import collect, decide
 from antiphon_kernels.sample.scan import scan
 from antiphon_kernels.sample.search import finish, search
 
-_TILE = 128
-_STEP = 32
-"""Candidates that are compared at once, with how many others."""
 _SEARCHED = 2048
 """Logits that a program of a searched row reads at once."""
 
@@ -65,7 +62,7 @@ def sample(
     options = {"EARLY": early, "launch_pdl": early}
     pieces = {"blocks": blocks, "BLOCK": block, "num_warps": block // 256} | options
     long_pieces = {"blocks": long_blocks, "BLOCK": _SEARCHED, "num_warps": 8} | options
-    pairs = {"KEPT": CANDIDATES, "TILE": _TILE, "STEP": _STEP, "BUCKETS": BUCKETS}
+    sizes = {"KEPT": CANDIDATES, "BUCKETS": BUCKETS}
     grid = (spans, rows)
     scan[grid](
         *source, s.temperature, s.noise, *filters, *noise,
@@ -80,11 +77,11 @@ def sample(
     decide[(rows,)](
         vocabulary, s.temperature, s.noise, *filters, *noise,
         w.candidates, w.candidate_ids, *state, w.counts, w.masses, out,
-        num_warps=8, **pairs, **options,
+        num_warps=8, **sizes, **options,
     )  # fmt: skip
     search[(long_spans, rows)](
         *source, s.temperature, *filters, w.candidates, *state, w.counts, w.masses,
-        maxnreg=128, **pairs, **long_pieces,
+        maxnreg=128, **sizes, **long_pieces,
     )  # fmt: skip
     finish[(long_spans, rows)](
         *source, s.temperature, s.noise, *noise, *state, out,

@@ -17,7 +17,7 @@ from antiphon_kernels.sample.rows import (
 )
 from antiphon_kernels.sample.spans import group_maxima, noisy_best, plain_best
 
-_BOUND_COUNT = tl.constexpr(512)
+_BOUND_COUNT = tl.constexpr(768)
 """The largest top_k that is served from candidates, and how many bound a top_p without one."""
 
 

@@ -1,8 +1,8 @@
 """Last stages: rows whose cut lies beyond the candidates. Exact for any k, any nucleus, any ties.
 
 Scores are counted and weighed in buckets by their depth below the row's best. The bucket in
-which a cut lies is then gathered and decided by its pairs; a bucket that does not fit bisects
-the order keys of its scores.
+which a cut lies is then gathered and bisected in registers; of a bucket that does not fit, the
+whole row is read again for each step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from antiphon_kernels.sample.arithmetic import mass_of, order_key, value_of_key
-from antiphon_kernels.sample.candidates import least_kept
+from antiphon_kernels.sample.candidates import largest_cut
 from antiphon_kernels.sample.rows import (
     DRAW,
     SEARCH,
@@ -36,8 +36,7 @@ def _bucket(scores, highest, BUCKETS: tl.constexpr):
 def search(
     logits, stride, vocabulary, temperatures, top_ks, top_ps, log_min_ps,
     candidates, limits, counters, sums, counts, masses,
-    blocks, BLOCK: tl.constexpr, KEPT: tl.constexpr,
-    TILE: tl.constexpr, STEP: tl.constexpr, BUCKETS: tl.constexpr, EARLY: tl.constexpr,
+    blocks, BLOCK: tl.constexpr, KEPT: tl.constexpr, BUCKETS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Fills the histograms of searched rows; a row's last program finds its cut."""
     begin(EARLY)
@@ -66,7 +65,7 @@ def search(
             cut = _cut(
                 logits, stride, row, vocabulary, temperature, highest, counted, top_k, top_p,
                 candidates + row * KEPT, tl.load(sums + row * 2), counts, masses,
-                BLOCK, KEPT, TILE, STEP, BUCKETS,
+                BLOCK, KEPT, BUCKETS,
             )  # fmt: skip
             tl.store(limits + row * 3 + 2, tl.maximum(cut, highest + tl.load(log_min_ps + row)))
             tl.store(counters + row * 4, DRAW)
@@ -76,8 +75,7 @@ def search(
 def _cut(
     logits, stride, row, vocabulary, temperature, highest, counted, top_k, top_p,
     values, row_mass, counts, masses,
-    BLOCK: tl.constexpr, KEPT: tl.constexpr, TILE: tl.constexpr, STEP: tl.constexpr,
-    BUCKETS: tl.constexpr,
+    BLOCK: tl.constexpr, KEPT: tl.constexpr, BUCKETS: tl.constexpr,
 ):  # fmt: skip
     """The least score that top_k and then top_p keep, from the row's histograms."""
     buckets = tl.arange(0, BUCKETS)
@@ -90,7 +88,7 @@ def _cut(
         above = tl.sum(tl.where(buckets < place, count, 0), 0).to(tl.int64)
         cut = _cut_in_bucket(
             logits, stride, row, vocabulary, temperature, highest, place, above,
-            top_k.to(tl.float64), values, False, BLOCK, KEPT, TILE, STEP, BUCKETS,
+            top_k.to(tl.float64), values, False, BLOCK, KEPT, BUCKETS,
         )  # fmt: skip
         if top_p < 1.0:
             # Of the cut's own bucket only the survivors have mass, and of deeper ones nothing.
@@ -105,17 +103,16 @@ def _cut(
         above = tl.sum(tl.where(buckets < place, mass, 0), 0)
         nucleus = _cut_in_bucket(
             logits, stride, row, vocabulary, temperature, highest, place, above,
-            share, values, True, BLOCK, KEPT, TILE, STEP, BUCKETS,
+            share, values, True, BLOCK, KEPT, BUCKETS,
         )  # fmt: skip
-        cut = tl.maximum(cut, tl.minimum(nucleus, highest))
+        cut = tl.maximum(cut, nucleus)
     return cut
 
 
 @triton.jit
 def _cut_in_bucket(
     logits, stride, row, vocabulary, temperature, highest, place, above, wanted, values,
-    BY_MASS: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr, TILE: tl.constexpr,
-    STEP: tl.constexpr, BUCKETS: tl.constexpr,
+    BY_MASS: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr, BUCKETS: tl.constexpr,
 ):  # fmt: skip
     """The least score of bucket ``place`` that is kept when ``above`` lies above the bucket."""
     found = tl.full((), 0, tl.int32)
@@ -139,7 +136,10 @@ def _cut_in_bucket(
         found += here
     tl.debug_barrier()
     if found <= KEPT:
-        cut = least_kept(values, found, 1.0, highest, above, wanted, BY_MASS, TILE, STEP)
+        places = tl.arange(0, KEPT)
+        valid = places < found
+        scores = tl.load(values + places, mask=valid, other=float("-inf"))
+        cut = largest_cut(scores, valid, highest, above, wanted, BY_MASS)
     else:
         cut = _bisected(
             logits, stride, row, vocabulary, temperature, highest, least, most, wanted,
