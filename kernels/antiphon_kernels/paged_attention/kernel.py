@@ -68,15 +68,13 @@ def _block(
         values = tl.load(v_place)
     score = _scores(q, keys, cap_scale, SOFTCAP)
     if MASK:
-        visible = present[None, :] & (key[None, :] <= query_position[:, None])
+        # A live query's own position bounds its keys; what a dead one sees is never stored.
+        visible = key[None, :] <= query_position[:, None]
         if WINDOW:
             visible = visible & (key[None, :] > query_position[:, None] - window)
-        score = tl.where(visible, score, LOWEST)
+        score = tl.where(visible, score, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(score, axis=1) * factor)
     weights = tl.exp2(score * factor - new_peak[:, None])
-    if MASK:
-        # A query without any visible key yet has its peak at LOWEST, where weights are 1.
-        weights = tl.where(visible, weights, 0.0)
     decay = tl.exp2(peak - new_peak)
     total = total * decay + tl.sum(weights, axis=1)
     acc = _weighted(weights, values, acc * decay[:, None])
