@@ -14,8 +14,6 @@ oldest fits the pool alone.
 
 from __future__ import annotations
 
-import bisect
-
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 
@@ -28,6 +26,7 @@ from .plan import DECODE_ROW, PlannedRow, StepPlan
 from .preemption import Victims
 from .queues import ClassQueue
 from .request import Request, State
+from .running import Running
 
 
 class Scheduler:
@@ -65,9 +64,7 @@ class Scheduler:
         self.skipped = 0
         self.cached_tokens = 0
         self._waiting = {cls: ClassQueue(limits.tenant_weights) for cls in (True, False)}
-        # Running requests by class (True is interactive), oldest first.
-        self._prefilling: dict[bool, list[Request]] = {True: [], False: []}
-        self._decoding: dict[bool, list[Request]] = {True: [], False: []}
+        self._running = Running()
         # Requests that the last plan could not admit: new ones would wait behind them.
         self._left_waiting = {True: 0, False: 0}
         self._number = 0
@@ -81,13 +78,12 @@ class Scheduler:
     @property
     def running_count(self) -> int:
         """Requests that hold a row."""
-        return self._class_rows(True) + self._class_rows(False)
+        return len(self._running)
 
     @property
     def running(self) -> list[Request]:
         """Requests that hold a row, oldest first."""
-        parts = (*self._prefilling.values(), *self._decoding.values())
-        return sorted((request for part in parts for request in part), key=_age)
+        return self._running.in_order()
 
     def counters(self) -> dict[str, int]:
         """What scheduling did otherwise than at once and in full, by name; since boot."""
@@ -125,7 +121,7 @@ class Scheduler:
             allocator = self.tables.allocator
             held = allocator.used - self.holdings.cached
             if interactive:
-                held -= sum(map(self.holdings.private, self._class_running(False)))
+                held -= sum(map(self.holdings.private, self._running.of(False)))
             if held >= KV_HELD_LIMIT * allocator.entries:
                 share = round(held / allocator.entries, 3)
                 return Refusal("KV_FULL", KV_HELD_LIMIT, share, "running requests fill the KV pool")
@@ -170,10 +166,12 @@ class Scheduler:
         self._number += 1
         self._victims = None
         plan = StepPlan(self._number)
-        interactive = bool(self._waiting[True] or self._class_rows(True))
+        interactive = bool(self._waiting[True] or self._running.count(True))
         self._plan_decodes(plan, interactive)
         budget = self._prefill_budget(interactive, plan.tokens)
-        unfinished = [request for request in self._prefilling[interactive] if request.pending]
+        unfinished = [
+            request for request in self._running.prefilling[interactive] if request.pending
+        ]
         budget -= self._plan_prefills(plan, unfinished, budget)
         self._admit(plan, interactive, budget)
         self._plan_prefills(plan, plan.admitted, budget)
@@ -194,10 +192,7 @@ class Scheduler:
                 request.ahead += 1
         for row in plan.completed:
             if row.shape.samples:
-                request = row.request
-                request.move(State.DECODING)
-                self._prefilling[request.interactive].remove(request)
-                bisect.insort(self._decoding[request.interactive], request, key=_age)
+                self._running.decode(row.request)
         self.holdings.stock()
 
     def settle(self, plan: StepPlan, *, computed: bool = True) -> None:
@@ -224,29 +219,14 @@ class Scheduler:
         rows = {request.row for request in running}
         if len(rows) != len(running) or len(rows) + self.tables.free_rows != len(self.tables.table):
             raise RuntimeError(f"running rows {sorted(rows)} do not match the block tables")
-        for state, parts in (
-            (State.PREFILLING, self._prefilling),
-            (State.DECODING, self._decoding),
-        ):
-            for interactive, part in parts.items():
-                if part != sorted(part, key=_age) or any(
-                    request.state is not state or request.interactive is not interactive
-                    for request in part
-                ):
-                    raise RuntimeError(f"the list of {state} requests is wrong")
+        self._running.check_integrity()
         for interactive, queue in self._waiting.items():
             queue.check_integrity(interactive=interactive)
-
-    def _class_rows(self, interactive: bool) -> int:
-        return len(self._prefilling[interactive]) + len(self._decoding[interactive])
-
-    def _class_running(self, interactive: bool) -> list[Request]:
-        return self._prefilling[interactive] + self._decoding[interactive]
 
     def _plan_decodes(self, plan: StepPlan, interactive: bool) -> None:
         rows, number, holdings = plan.rows, plan.number, self.holdings
         available = holdings.available
-        for request in tuple(self._decoding[interactive]):
+        for request in tuple(self._running.decoding[interactive]):
             start = request.written
             if request.row < 0 or start + 1 >= request.length_limit:
                 continue  # Preempted by an elder just now, or its last token is being drawn.
@@ -315,7 +295,7 @@ class Scheduler:
             need = self.tables.entries_for(len(request.tokens)) - cached + unheld
             # One spare entry for each running row keeps an admission from forcing the very
             # next boundary crossing to preempt it again.
-            spare = self._class_rows(request.interactive)
+            spare = self._running.count(request.interactive)
             if not self._make_room(need + spare, request, plan, batch_only=True):
                 return None
             if self.preemptions == preempted:
@@ -323,7 +303,7 @@ class Scheduler:
 
     def _may_open(self, interactive: bool) -> bool:
         """Whether another row of the class can be had, by preempting batch work if need be."""
-        own, batch = self._class_rows(interactive), self._class_rows(False)
+        own, batch = self._running.count(interactive), self._running.count(False)
         if not interactive:
             return own < min(self.row_limit, self.limits.batch_rows_max or self.row_limit)
         return own < self.row_limit and (self.tables.free_rows > 0 or batch > 0)
@@ -336,8 +316,7 @@ class Scheduler:
         if request.parked is not None:
             self.parking.resume(request)
             plan.resumed.append(request)
-        request.move(State.PREFILLING)
-        bisect.insort(self._prefilling[request.interactive], request, key=_age)
+        self._running.open(request)
         self.admission.opened(request)
         plan.admitted.append(request)
 
@@ -365,7 +344,7 @@ class Scheduler:
         return True
 
     def _victim(self, request: Request, plan: StepPlan, *, batch_only: bool) -> Request | None:
-        if batch_only and not (request.interactive and self._class_rows(False)):
+        if batch_only and not (request.interactive and self._running.count(False)):
             return None
         if self._victims is None:
             self._victims = Victims(
@@ -389,12 +368,7 @@ class Scheduler:
         self._waiting[request.interactive].push(request, front=True)
 
     def _release(self, request: Request, *, publish: bool) -> None:
-        running = self._decoding if request.state is State.DECODING else self._prefilling
-        running[request.interactive].remove(request)
+        self._running.close(request)
         self.admission.closed(request)
         self.holdings.release(request, publish=publish)
         request.lose_row()
-
-
-def _age(request: Request) -> int:
-    return request.sequence
