@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +270,13 @@ def test_unsupported_values_are_refused_by_name(
     with pytest.raises(UnsupportedConfig) as refusal:
         _spec({**SHAPE, **change}, architecture)
     assert all(word in str(refusal.value) for word in named), str(refusal.value)
+
+
+def test_two_head_geometries_are_refused() -> None:
+    spec = _spec(SHAPE | {"rms_norm_eps": 1e-6}, "LlamaForCausalLM")
+    wide = replace(spec.layers[0], head_dim=32)
+    with pytest.raises(UnsupportedConfig, match="2 head geometries"):
+        replace(spec, layers=(*spec.layers, wide))
 
 
 def test_unknown_architecture_lists_the_known_ones() -> None:

@@ -53,6 +53,15 @@ class DecoderSpec:
     embedding_scale: float = 1.0
     final_softcap: float = 0.0
 
+    def __post_init__(self) -> None:
+        # The KV pool holds each layer's own geometry; activations are laid out for one.
+        shapes = {(layer.heads, layer.kv_heads, layer.head_dim) for layer in self.layers}
+        if len(shapes) != 1:
+            raise UnsupportedConfig(
+                f"{self.family}: layers have {len(shapes)} head geometries {sorted(shapes)}, "
+                "served is one"
+            )
+
 
 def attention_shape(reader: ConfigReader) -> tuple[int, int, int]:
     """(heads, kv_heads, head_dim); head_dim is hidden_size / heads only where not given."""
