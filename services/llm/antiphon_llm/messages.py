@@ -174,6 +174,8 @@ class Hello(msgspec.Struct, tag="hello"):
     kernels: dict[str, str] = {}
     """Which implementation each operation uses, for the log and the snapshot."""
     boot_seconds: dict[str, float] = {}
+    memory: dict[str, int] = {}
+    """Bytes of the engine's device by owner, as measured or foreseen at boot."""
 
 
 class TopLogprobs(msgspec.Struct, array_like=True):

@@ -18,29 +18,22 @@ from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint, open_checkpoint
 
 from antiphon_llm.kvcache.allocator import EntryAllocator
-from antiphon_llm.kvcache.block_table import BlockTables
-from antiphon_llm.kvcache.fields import entry_bytes
 from antiphon_llm.kvcache.host_tier import HostTier
-from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
-from antiphon_llm.kvcache.sizing import PoolSize, size_pool
 from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Submit
-from antiphon_llm.models.registry import architecture_of, build_model
+from antiphon_llm.models.registry import architecture_of
 
-from .batch import BatchBuilder
 from .built import BuiltEngine, Phase
-from .cpu_runner import CpuRunner
 from .door import Door
 from .intake import Intake, ServedModel
 from .live import LiveRequests
 from .loop import EngineLoop
-from .memory import available_bytes
 from .outbox import Outbox
-from .runner import LayerCache, Runner
+from .runner import Runner
 from .scheduler import Scheduler, SchedulerLimits
 
 if TYPE_CHECKING:
-    from antiphon_llm.models.decoder import Decoder
+    pass
 
 _log = get_logger(__name__)
 
@@ -82,8 +75,7 @@ def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> Engine
         antiphon_kernels.set_products(config.products)
         checkpoint = open_checkpoint(config.model_path)
         eos_ids = end_of_text_ids(checkpoint)
-    build = _build_on_host if config.device == "cpu" else _build_on_device
-    built = build(config, checkpoint, phases.phase)
+    built = _builder_for(config.device)(config, checkpoint, phases.phase)
     loop = _assemble(config, limits, endpoint, built, eos_ids)
     loop.owners.register("weights", built.model, nbytes=built.model.weight_bytes)
     loop.owners.register("kv", built.pool, nbytes=built.pool.bytes)
@@ -104,10 +96,20 @@ def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> Engine
         dtype=str(built.model.dtype).removeprefix("torch."),
         kernels=built.kernels,
         boot_seconds=phases.seconds,
+        memory={**built.memory, "kv": built.pool.bytes},
     )
     endpoint.send(hello)
     _log.info("engine_ready", **msgspec.to_builtins(hello))
     return loop
+
+
+def _builder_for(device: str) -> Callable[[EngineConfig, Checkpoint, Phase], BuiltEngine]:
+    """Imported late, so that an engine loads nothing of the other kind of device."""
+    if device == "cpu":
+        from .host_boot import build
+    else:
+        from .cuda.boot import build
+    return build
 
 
 def check_config(config: EngineConfig) -> SchedulerLimits:
@@ -152,75 +154,6 @@ def _ids(value: int | list[int] | None) -> set[int]:
     if value is None:
         return set()
     return {value} if isinstance(value, int) else set(value)
-
-
-def _build_on_device(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEngine:
-    # Here, so that a CPU engine loads none of it.
-    from .cuda.boot import build
-
-    return build(config, checkpoint, phase)
-
-
-def _build_on_host(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEngine:
-    with phase("load_weights"):
-        model = build_model(checkpoint)
-    with phase("allocate_kv"):
-        pool, size = _allocate(config, model)
-    tables = BlockTables(
-        EntryAllocator(size.entries),
-        rows=config.max_rows,
-        entry_tokens=config.entry_tokens,
-        context_limit=size.context_limit,
-    )
-    views = [
-        LayerCache(pool.views[keys].flatten(0, 1), pool.views[values].flatten(0, 1))
-        for keys, values in model.kv_names()
-    ]
-    builder = BatchBuilder(
-        tables,
-        step_tokens=config.step_tokens,
-        max_rows=config.max_rows,
-        slots=config.overlap_depth + 1,
-    )
-    runner = CpuRunner(
-        model, views, builder, max_rows=config.max_rows, overlap_depth=config.overlap_depth
-    )
-    return BuiltEngine(
-        model,
-        tables,
-        pool,
-        size,
-        runner,
-        antiphon_kernels.implementations(),
-        fallbacks=lambda: {
-            **antiphon_kernels.fallbacks,
-            **model.programs.fallbacks,
-            **runner.fallbacks,
-        },
-        counters=dict,
-    )
-
-
-def _allocate(config: EngineConfig, model: Decoder) -> tuple[KvPool, PoolSize]:
-    fields = model.kv_fields(config.entry_tokens)
-    size = size_pool(
-        entry_bytes=entry_bytes(fields),
-        entry_tokens=config.entry_tokens,
-        max_rows=config.max_rows,
-        model_limit=model.spec.context_limit,
-        context_limit=config.context_limit,
-        kv_entries=config.kv_entries,
-        available_bytes=available_bytes() - config.reserved_bytes - config.parked_bytes,
-        memory_share=config.memory_share,
-    )
-    if size.narrowed:
-        _log.warning(
-            "context_narrowed",
-            context_limit=size.context_limit,
-            model_limit=model.spec.context_limit,
-            kv_entries=size.entries,
-        )
-    return KvPool(fields, entries=size.entries), size
 
 
 def _assemble(

@@ -35,3 +35,5 @@ class BuiltEngine:
     """Ways taken because a better one was not there, by name."""
     counters: Callable[[], dict[str, int]]
     """Optional paths by outcome."""
+    memory: dict[str, int]
+    """Bytes by owner, without the KV pool."""

@@ -61,6 +61,7 @@ class CpuRunner:
     """Owns the step's buffers and the last token of each row; holds no request state.
 
     Attributes:
+        logits_bytes: what ``logits_bytes()`` foresees, as allocated.
         fallbacks: draws that a failure made row by row, by reason.
     """
 
@@ -77,7 +78,8 @@ class CpuRunner:
         self._views = views
         self._builder = builder
         self._last_tokens = np.zeros(max_rows, dtype=np.int32)
-        logits = torch.empty((max(max_rows, _SCORE_TILE), model.vocab_size))
+        logits = torch.empty((_logits_rows(max_rows), model.vocab_size))
+        self.logits_bytes = logits.nbytes
         self._logits = [logits[:rows] for rows in range(len(logits) + 1)]
         """By row count: a decode step calls no torch operation, not even for a view."""
         self._host_logits = [rows.numpy() for rows in self._logits]
@@ -213,6 +215,15 @@ class CpuRunner:
                 for target in range(start, end)
             )
         return ScoredChunk(row, first, scored)
+
+
+def logits_bytes(max_rows: int, vocab_size: int) -> int:
+    """Bytes of the logits that a runner keeps."""
+    return _logits_rows(max_rows) * vocab_size * torch.float32.itemsize
+
+
+def _logits_rows(max_rows: int) -> int:
+    return max(max_rows, _SCORE_TILE)
 
 
 class _FixedBatch:

@@ -50,8 +50,9 @@ class EngineMetrics:
 
     def hello(self, hello: Hello) -> None:
         """A new engine is up."""
-        self._memory.labels("weights", "resident").set(hello.weight_bytes)
-        self._memory.labels("kv", "reserved").set(hello.kv_bytes)
+        for owner, size in hello.memory.items():
+            tenure = "resident" if owner == "weights" else "reserved"
+            self._memory.labels(owner, tenure).set(size)
 
     def died(self) -> None:
         """The engine process ended."""

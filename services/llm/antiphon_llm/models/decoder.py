@@ -71,9 +71,7 @@ class Decoder:
             )
             for index, layer in enumerate(spec.layers)
         ]
-        self._workspace = Workspace(
-            spec, device=self.device, dtype=dtype, fixed_tokens=fixed_tokens
-        )
+        self.workspace = Workspace(spec, device=self.device, dtype=dtype, fixed_tokens=fixed_tokens)
         self.programs = DecodePrograms(enabled=self.packed)
         self._final_norm = load.norm("model.norm")
         self._head, self.tied_head = self._load_head(load, checkpoint)
@@ -126,7 +124,7 @@ class Decoder:
         They are workspace of the decoder, valid until the next call. Stores the tokens' keys
         and values in ``views``, one per layer. An id ``-1 - r`` stands for ``drawn[r]``, int32.
         """
-        work = self._workspace.views(ids.shape[0])
+        work = self.workspace.views(ids.shape[0])
         self._embedding(ids, work.hidden, drawn)
         self.programs.run(
             positions, meta, views, lambda: self._run_blocks(positions, meta, views, work)

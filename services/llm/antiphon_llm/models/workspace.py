@@ -80,6 +80,21 @@ class Workspace:
             self._growing = self._allocate(tokens)
         return self._cut(self._growing, tokens)
 
+    def predict_bytes(self, tokens: int) -> int:
+        """Bytes that are held once a step of so many tokens was seen."""
+        growing = tokens if tokens > self.fixed_tokens else 0
+        return (self.fixed_tokens + growing) * sum(self._widths.values()) * self._dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held now."""
+        held = {id(buffers): buffers for buffers in (self._fixed, self._growing)}
+        return sum(buffer.nbytes for buffers in held.values() for buffer in buffers.values())
+
+    def reserve(self, tokens: int) -> None:
+        """Takes the memory for the widest step before any step runs."""
+        self.views(tokens)
+
     def _allocate(self, tokens: int) -> dict[str, torch.Tensor]:
         return {
             name: torch.empty(tokens, width, device=self._device, dtype=self._dtype)

@@ -99,6 +99,7 @@ def build(
             f"graph of {rows} rows: {reason}": 1 for rows, reason in runner.graphs.refused.items()
         },
         counters=lambda: runner.counters,
+        memory={row.name: row.bytes for row in ledger.rows},
     )
 
 

@@ -1,0 +1,111 @@
+"""From a checkpoint to a runner on this machine's processor: weights, memory, KV pool."""
+
+from __future__ import annotations
+
+import antiphon_kernels
+from antiphon_core.logs import get_logger
+from antiphon_nn.checkpoint import Checkpoint
+
+from antiphon_llm.kvcache.allocator import EntryAllocator
+from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.kvcache.fields import entry_bytes
+from antiphon_llm.kvcache.pool import KvPool
+from antiphon_llm.kvcache.sizing import PoolSize, PoolTooSmall, size_pool
+from antiphon_llm.messages import EngineConfig
+from antiphon_llm.models.decoder import Decoder
+from antiphon_llm.models.registry import build_model
+
+from .batch import BatchBuilder
+from .built import BuiltEngine, Phase
+from .cpu_runner import CpuRunner, logits_bytes
+from .host_memory import HostLedger
+from .memory import available_bytes
+from .runner import LayerCache
+
+_log = get_logger(__name__)
+
+
+def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEngine:
+    """Loads the weights as they are stored, takes what every step needs, and sizes the pool.
+
+    Raises PoolTooSmall with the memory's table when no pool fits, or when a configured size
+    does not.
+    """
+    with phase("load_weights"):
+        model = build_model(checkpoint)
+    with phase("allocate_kv"):
+        ledger = _ledger(config, model)
+        size = _size(config, model, ledger)
+        pool = KvPool(model.kv_fields(config.entry_tokens), entries=size.entries)
+    model.workspace.reserve(config.step_tokens)
+    tables = BlockTables(
+        EntryAllocator(size.entries),
+        rows=config.max_rows,
+        entry_tokens=config.entry_tokens,
+        context_limit=size.context_limit,
+    )
+    views = [
+        LayerCache(pool.views[keys].flatten(0, 1), pool.views[values].flatten(0, 1))
+        for keys, values in model.kv_names()
+    ]
+    builder = BatchBuilder(
+        tables,
+        step_tokens=config.step_tokens,
+        max_rows=config.max_rows,
+        slots=config.overlap_depth + 1,
+    )
+    runner = CpuRunner(
+        model, views, builder, max_rows=config.max_rows, overlap_depth=config.overlap_depth
+    )
+    ledger.check({"workspace": model.workspace.nbytes, "logits": runner.logits_bytes})
+    return BuiltEngine(
+        model,
+        tables,
+        pool,
+        size,
+        runner,
+        antiphon_kernels.implementations(),
+        fallbacks=lambda: {
+            **antiphon_kernels.fallbacks,
+            **model.programs.fallbacks,
+            **runner.fallbacks,
+        },
+        counters=dict,
+        memory={row.name: row.predicted for row in ledger.rows},
+    )
+
+
+def _ledger(config: EngineConfig, model: Decoder) -> HostLedger:
+    return HostLedger(
+        available=available_bytes(),
+        share=config.memory_share,
+        weights=model.weight_bytes,
+        workspace=model.workspace.predict_bytes(config.step_tokens),
+        logits=logits_bytes(config.max_rows, model.vocab_size),
+        reserved=config.reserved_bytes,
+        parked=config.parked_bytes,
+    )
+
+
+def _size(config: EngineConfig, model: Decoder, ledger: HostLedger) -> PoolSize:
+    try:
+        size = size_pool(
+            entry_bytes=entry_bytes(model.kv_fields(config.entry_tokens)),
+            entry_tokens=config.entry_tokens,
+            max_rows=config.max_rows,
+            model_limit=model.spec.context_limit,
+            context_limit=config.context_limit,
+            kv_entries=config.kv_entries,
+            available_bytes=ledger.kv_room,
+            memory_share=1.0,
+        )
+    except PoolTooSmall as refusal:
+        raise PoolTooSmall(f"{refusal}\n{ledger.table()}") from refusal
+    if size.narrowed:
+        _log.warning(
+            "context_narrowed",
+            context_limit=size.context_limit,
+            model_limit=model.spec.context_limit,
+            kv_entries=size.entries,
+        )
+    return size
