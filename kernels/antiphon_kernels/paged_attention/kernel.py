@@ -246,28 +246,42 @@ def _join(
 
 
 @triton.jit
-def _tile_row(query_start, tile, rows, QUERIES: tl.constexpr, SEARCH: tl.constexpr):
-    """The row of a tile and the first tile of that row.
+def _tile_counts(query_start, begin, rows, TILE: tl.constexpr, SEARCH: tl.constexpr):
+    """Tiles of each of SEARCH rows from ``begin`` on; none beyond the last row."""
+    row = begin + tl.arange(0, SEARCH)
+    inside = row < rows
+    first = tl.load(query_start + row, mask=inside, other=0)
+    last = tl.load(query_start + row + 1, mask=inside, other=0)
+    return tl.cdiv(last - first, TILE)
 
-    Row b owns the tiles from ``query_start[b] // QUERIES + b`` on: never fewer than it needs,
-    and every program finds its own without a table from the host.
+
+@triton.jit
+def _find_tile(query_start, program, rows, TILE: tl.constexpr, SEARCH: tl.constexpr):
+    """Row and first query of a program's tile, counted from the last; a row of -1 for no tile.
+
+    Every program finds its own without a table from the host. The last tiles of a row see the
+    most keys, so they start first, and programs without a tile come after all others.
     """
-    origin = tl.load(query_start)
-    found = 0
+    tile = -1 - program
     for begin in range(0, rows, SEARCH):
-        candidate = begin + tl.arange(0, SEARCH)
-        offset = tl.load(query_start + candidate, mask=candidate < rows, other=0) - origin
-        first = offset // QUERIES + candidate
-        found += tl.sum(((first <= tile) & (candidate < rows)).to(tl.int32), axis=0)
-    row = found - 1
-    begin_tile = (tl.load(query_start + row) - origin) // QUERIES + row
-    return row, begin_tile
+        tile += tl.sum(_tile_counts(query_start, begin, rows, TILE, SEARCH), axis=0)
+    before = 0
+    found = 0
+    row_tile = 0
+    for begin in range(0, rows, SEARCH):
+        counts = _tile_counts(query_start, begin, rows, TILE, SEARCH)
+        ends = before + tl.cumsum(counts, axis=0)
+        passed = (ends <= tile) & (begin + tl.arange(0, SEARCH) < rows)
+        found += tl.sum(passed.to(tl.int32), axis=0)
+        row_tile = tl.maximum(row_tile, tl.max(tl.where(passed, ends, 0), axis=0))
+        before += tl.sum(counts, axis=0)
+    return tl.where(tile < 0, -1, found), (tile - row_tile) * TILE
 
 
-@triton.jit(do_not_specialize=["rows", "tiles"])
+@triton.jit(do_not_specialize=["rows"])
 def prefill(
     q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
-    rows, tiles, table_stride, q_stride, head_stride, factor, cap_scale, window,
+    rows, table_stride, q_stride, head_stride, factor, cap_scale, window,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
     TILE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
@@ -275,13 +289,10 @@ def prefill(
 ):  # fmt: skip
     """TILE queries of one head of one row (FlashAttention-2's loop, Dao 2023)."""
     head = tl.program_id(0)
-    # The last tiles of a row see the most keys: they start first.
-    tile = tiles - 1 - tl.program_id(1)
-    row, row_tile = _tile_row(query_start, tile, rows, TILE, SEARCH)
-    first = tl.load(query_start + row)
-    queries = tl.load(query_start + row + 1) - first
-    offset = (tile - row_tile) * TILE
-    if offset < queries:
+    row, offset = _find_tile(query_start, tl.program_id(1), rows, TILE, SEARCH)
+    if row >= 0:
+        first = tl.load(query_start + row)
+        queries = tl.load(query_start + row + 1) - first
         context = tl.load(context_len + row)
         kv_head = head // (HEADS // KV_HEADS)
         query = offset + tl.arange(0, TILE)

@@ -153,7 +153,7 @@ def _prefill(
         shape = prefill_shape(constants["BLOCK_DIM"], q.element_size())
     tiles = q.shape[0] // shape.queries + rows
     kernel.prefill[(constants["HEADS"], tiles)](
-        *pointers, rows, tiles, *numbers, **constants,
+        *pointers, rows, *numbers, **constants,
         TILE=shape.queries, BLOCK_KEYS=shape.keys, STAGES=shape.stages,
         SEARCH=min(256, triton.next_power_of_2(rows)), num_warps=shape.warps,
     )  # fmt: skip
