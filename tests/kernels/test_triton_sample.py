@@ -150,6 +150,13 @@ def test_a_cut_beyond_the_candidates_is_searched(device: torch.device) -> None:
     check(logits, settings_of(SEARCHED, device, 5))
 
 
+def test_a_cut_below_every_finite_logit_keeps_them_all(device: torch.device) -> None:
+    logits = torch.full((3, 5000), -INF)
+    logits[:, 4000:4500] = peaked_logits(3, 500, torch.device("cpu"))
+    knobs = (Knobs(top_k=1000), Knobs(top_k=1000, top_p=0.9), Knobs(top_k=40, min_p=1e-30))
+    check(logits.to(device), settings_of(knobs, device))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_ties_stay_whole_and_the_lowest_id_wins(device: torch.device, seed: int) -> None:
     knobs = (GREEDY, Knobs(top_k=3), Knobs(top_p=0.5), Knobs(top_k=9, top_p=0.8), Knobs(top_k=1))
@@ -215,7 +222,9 @@ def test_bad_rows_are_flagged_and_their_neighbours_drawn(device: torch.device) -
 
 def test_tokens_follow_the_distribution(device: torch.device) -> None:
     probabilities = torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03])
-    draws = 3000 if device.type == "cuda" else 100
+    if device.type == "cpu":
+        pytest.skip("thousands of interpreted programs; the reference's tokens stand for them")
+    draws = 3000
     logits = probabilities.log().expand(draws, -1).contiguous().to(device)
     tokens, _ = draw(logits, settings_of((Knobs(),) * draws, device))
     counts = np.bincount(tokens, minlength=5)

@@ -47,6 +47,7 @@ WIDE_NUCLEUS = Knobs(temperature=1.0, top_p=0.95)
 SEARCHED = (
     WIDE_NUCLEUS,
     Knobs(top_k=1000),
+    Knobs(temperature=0.05, top_k=3000),
     Knobs(top_k=5000, top_p=0.9),
     Knobs(temperature=3.0, top_p=0.99),
     Knobs(temperature=50.0, top_p=1 - 2**-24),
