@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import antiphon_kernels
 import msgspec
@@ -31,9 +31,6 @@ from .loop import EngineLoop
 from .outbox import Outbox
 from .runner import Runner
 from .scheduler import Scheduler, SchedulerLimits
-
-if TYPE_CHECKING:
-    pass
 
 _log = get_logger(__name__)
 

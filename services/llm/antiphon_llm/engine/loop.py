@@ -190,39 +190,40 @@ class EngineLoop:
         return bool(self._flights) and (not following.rows or _completes_prompt(following))
 
     def _publish(self) -> None:
-        """Sends the step's outputs, then the gauges."""
+        """Sends the gauges, then the step's outputs: who hears of an end finds it counted."""
+        self._endpoint.send(self._gauges())
         outputs = self.outbox.flush()
         if outputs is not None:
             self._endpoint.send(outputs)
+
+    def _gauges(self) -> Gauges:
         now = time.monotonic()
+        tick_age, self._last_tick = now - self._last_tick, now
         if now - self._resident[0] >= IDLE_SECONDS:
             self._resident = (now, resident_bytes())
         allocator = self.scheduler.tables.allocator
         cached = self.scheduler.holdings.cached
         closed = self.door.closed()
-        self._endpoint.send(
-            Gauges(
-                at=time.time(),
-                waiting=self.scheduler.waiting,
-                running=self.scheduler.running_count,
-                kv_used=allocator.used - cached,
-                kv_total=allocator.entries,
-                rows_total=self.scheduler.limits.max_rows,
-                steps=self._steps,
-                prefill_tokens=self._commit.prefill_tokens,
-                decode_tokens=self._commit.decode_tokens,
-                step_seconds=self._step_seconds,
-                tick_age=now - self._last_tick,
-                rss_bytes=self._resident[1],
-                fallbacks={**self._fallbacks(), "preempted": self.scheduler.preemptions},
-                kv_cached=cached,
-                cached_tokens=self.scheduler.cached_tokens,
-                parked=self.scheduler.parking.count,
-                door=closed.reason if closed is not None else "",
-                counters=self._counters(),
-            )
+        return Gauges(
+            at=time.time(),
+            waiting=self.scheduler.waiting,
+            running=self.scheduler.running_count,
+            kv_used=allocator.used - cached,
+            kv_total=allocator.entries,
+            rows_total=self.scheduler.limits.max_rows,
+            steps=self._steps,
+            prefill_tokens=self._commit.prefill_tokens,
+            decode_tokens=self._commit.decode_tokens,
+            step_seconds=self._step_seconds,
+            tick_age=tick_age,
+            rss_bytes=self._resident[1],
+            fallbacks={**self._fallbacks(), "preempted": self.scheduler.preemptions},
+            kv_cached=cached,
+            cached_tokens=self.scheduler.cached_tokens,
+            parked=self.scheduler.parking.count,
+            door=closed.reason if closed is not None else "",
+            counters=self._counters(),
         )
-        self._last_tick = now
 
     def _counters(self) -> dict[str, int]:
         """What went another way than usual, by name."""
