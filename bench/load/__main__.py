@@ -22,6 +22,10 @@ from bench.load.summary import summarise
 from bench.report import commit, machine
 
 
+BUSY_CLIENT = 0.7
+"""Share of a core from which on the client's own queueing shows in what it measures."""
+
+
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Warms up, runs, and returns the result as it is written.
 
@@ -35,8 +39,10 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         facts = await target.open()
         if options.warm_up:
             await warm_up(target, workload, options.warm_up, options.clients)
+        wall, cpu = time.perf_counter(), time.process_time()
         with RunView(Console(stderr=True), arrivals) as view:
             run = await drive(target, workload, arrivals, show=view.show)
+        busy = (time.process_time() - cpu) / (time.perf_counter() - wall)
     finally:
         await target.close()
     return {
@@ -51,6 +57,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         },
         "target": facts,
         "token_source": target.token_source,
+        "client_cpu_share": busy,
         **summarise(run.records, line.objectives(options)),
     }
 
@@ -76,6 +83,11 @@ def print_result(result: dict[str, Any]) -> None:
         f"{good['requests_per_s']:.2f} a second under {good['objectives']}",
         highlight=False,
     )
+    if result["client_cpu_share"] > BUSY_CLIENT:
+        console.print(
+            f"[bold]the client itself was busy for {result['client_cpu_share']:.0%} of a core: "
+            "latencies hold its own delays; share the load among several processes"
+        )
     console.print(f"tokens: {result['tokens']} ({result['token_source']})", highlight=False)
 
 

@@ -78,8 +78,12 @@ async def test_a_result_names_commit_machine_options_and_how_tokens_were_counted
     assert result["requests"]["completed"] == 9
     assert result["tokens"]["output"] == 54
     assert result["goodput"]["share"] == 1.0
-    print_result(result)
+    assert 0.0 < result["client_cpu_share"]
+    print_result(result | {"client_cpu_share": 0.1})
     shown = capsys.readouterr().out
+    assert "client itself" not in shown
+    print_result(result | {"client_cpu_share": 0.9})
+    assert "client itself" in capsys.readouterr().out
     assert "TTFT, ms" in shown
     assert "a run" in shown
     assert "9 completed" in shown
