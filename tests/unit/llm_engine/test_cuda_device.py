@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from antiphon_llm.engine.cuda.boot import build
-from antiphon_llm.engine.cuda.device import CudaDevice
+from antiphon_llm.engine.cuda.device import CudaDevice, open_device
 from antiphon_llm.engine.cuda.runner import DeviceRunner, RunnerOptions
 from antiphon_llm.engine.plan import StepPlan
 from antiphon_llm.engine.request import Request, State, Timings
@@ -55,7 +55,8 @@ class Steps:
         self.tables = BlockTables(
             EntryAllocator(ROWS * 12), rows=ROWS, entry_tokens=ENTRY_TOKENS, context_limit=CONTEXT
         )
-        pool = KvPool(model.kv_fields(ENTRY_TOKENS), entries=ROWS * 12, device="cuda")
+        device = open_device(model.device)
+        pool = KvPool(model.kv_fields(ENTRY_TOKENS), entries=ROWS * 12, device=model.device)
         self.views = [
             LayerCache(
                 pool.views[f"{index}.keys"].flatten(0, 1),
@@ -63,9 +64,7 @@ class Steps:
             )
             for index in range(len(model.spec.layers))
         ]
-        self.runner = DeviceRunner(
-            CudaDevice(), model, self.views, self.tables, RunnerOptions(**options)
-        )
+        self.runner = DeviceRunner(device, model, self.views, self.tables, RunnerOptions(**options))
         self.runner.record_graphs()
         self.requests: list[Request] = []
 
@@ -136,6 +135,33 @@ def test_a_replay_equals_the_eager_step_on_every_rung(
     assert recorded.runner.graphs.replays == ROWS + 3
     assert not recorded.runner.graphs.eager and not recorded.runner.graphs.refused
     assert eager.runner.graphs.eager == {"off": ROWS + 3}
+
+
+def test_logits_equal_the_references_on_the_host(prompts: list[list[int]]) -> None:
+    """Every kernel of a step together, in prefill and at row counts of each kind of product."""
+    served = []
+    for name in ("cuda", "cpu"):
+        # The same seed on one device: both models read equal weights in the same order.
+        checkpoint = RandomCheckpoint(TINY, torch.device("cpu"), torch.bfloat16)
+        own = build_model(checkpoint, device=name, dtype=torch.bfloat16, fixed_tokens=ROWS)
+        served.append(Steps(own, graphs=name == "cuda"))
+    device, host = served
+    for prompt in prompts[:24]:
+        for steps in served:
+            steps.prefill([prompt])
+        _assert_near(device.logits(1), host.logits(1))
+    for count in (1, 2, 5, 16, 17, 24):
+        for one, other in zip(device.requests, host.requests, strict=True):
+            one.tokens[:] = other.tokens
+        device.decode(range(count))
+        host.decode(range(count))
+        _assert_near(device.logits(count), host.logits(count))
+
+
+def _assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Both round each activation to bf16, in another order of sums."""
+    error = (actual.cpu() - expected.cpu()).norm() / expected.cpu().norm()
+    assert error < 2e-2
 
 
 @pytest.mark.parametrize(
