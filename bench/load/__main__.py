@@ -21,7 +21,6 @@ from bench.load.record import RequestFailed
 from bench.load.summary import summarise
 from bench.report import commit, machine
 
-
 BUSY_CLIENT = 0.7
 """Share of a core from which on the client's own queueing shows in what it measures."""
 

@@ -78,7 +78,7 @@ async def test_a_result_names_commit_machine_options_and_how_tokens_were_counted
     assert result["requests"]["completed"] == 9
     assert result["tokens"]["output"] == 54
     assert result["goodput"]["share"] == 1.0
-    assert 0.0 < result["client_cpu_share"]
+    assert result["client_cpu_share"] > 0.0
     print_result(result | {"client_cpu_share": 0.1})
     shown = capsys.readouterr().out
     assert "client itself" not in shown
