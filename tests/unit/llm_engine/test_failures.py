@@ -13,7 +13,7 @@ from antiphon_llm.engine import cpu_runner
 from antiphon_llm.engine.door import DRAINING, MEMORY_PRESSURE, Door
 from antiphon_llm.engine.failures import FailureKind, MemoryExhausted, classify
 from antiphon_llm.kvcache.allocator import PoolExhausted
-from antiphon_llm.messages import Fault, Gauges, Shutdown
+from antiphon_llm.messages import Embedding, EmbedSubmit, Fault, Gauges, Shutdown
 from structlog.testing import capture_logs
 
 Reference = Callable[[Sequence[int], int], list[int]]
@@ -149,6 +149,20 @@ def test_a_step_that_always_fails_ends_the_process(engine_type, monkeypatch) -> 
     assert isinstance(serve(engine), ValueError)
     assert len(engine.finished) == 30
     engine.scheduler.check_integrity()
+
+
+def test_nobody_hangs_where_even_the_scheduler_is_broken(engine_type, monkeypatch) -> None:
+    engine = engine_type()
+    for name, prompt in prompts(6).items():
+        engine.submit(name, prompt)
+    engine.send(EmbedSubmit("e", [1, 2, 3], "mean"))
+    plant(engine, monkeypatch, "schedule", FAULTS["request"], [3])
+    monkeypatch.setattr(engine.scheduler, "remove", lambda request, publish: _raise(KeyError("x")))
+    assert isinstance(serve(engine), ValueError)
+    assert {finish.error_reason for finish in engine.finished.values()} == {"WORKER_DIED"}
+    assert sorted(engine.finished) == [f"r{n}" for n in range(6)]
+    assert [m.error_reason for m in engine.other if isinstance(m, Embedding)] == ["WORKER_DIED"]
+    assert isinstance(engine.other[-1], Fault)
 
 
 @pytest.mark.parametrize("depth", [0, 1])

@@ -6,11 +6,15 @@ import heapq
 import time
 from collections.abc import Callable
 
+from antiphon_core.logs import get_logger
+
 from antiphon_llm.messages import Embedding, Finish
 
 from .outbox import Outbox
 from .request import Request, State
 from .scheduler import Scheduler
+
+_log = get_logger(__name__)
 
 NATURAL_ENDS = frozenset({"stop", "length", "context"})
 """Ends whose keys and values are worth keeping for a continuation."""
@@ -94,8 +98,30 @@ class LiveRequests:
         if request.state is State.FINISHED:
             return
         self._scheduler.remove(request, publish=reason in NATURAL_ENDS)
-        request.move(State.FINISHED)
         self._by_id.pop(request.request_id, None)
+        request.move(State.FINISHED)
+        self._tell(request, reason, error, error_reason, stop_token, vector)
+
+    def finish_all(self, error: str, error_reason: str) -> None:
+        """Ends every live request with an error, even where what it holds cannot be freed."""
+        for request in list(self._by_id.values()):
+            try:
+                self.finish(request, "error", error=error, error_reason=error_reason)
+            except Exception:
+                _log.exception("finish_failed", request_id=request.request_id)
+                self._tell(request, "error", error, error_reason)
+        self._by_id.clear()
+
+    def _tell(
+        self,
+        request: Request,
+        reason: str,
+        error: str,
+        error_reason: str,
+        stop_token: int = -1,
+        vector: list[float] | None = None,
+    ) -> None:
+        """Sends the terminal."""
         if request.pooled is not None:
             self._answer(_embedding(request, reason, error, error_reason, vector))
             return
@@ -120,11 +146,6 @@ class LiveRequests:
                 decode_seconds=max(0.0, now - first_token),
             )
         )
-
-    def finish_all(self, error: str, error_reason: str) -> None:
-        """Ends every live request with an error."""
-        for request in list(self._by_id.values()):
-            self.finish(request, "error", error=error, error_reason=error_reason)
 
 
 def _embedding(

@@ -60,7 +60,9 @@ class Recovery:
             # Planning serves no single request: what fails there is a defect of the engine.
             raise error
         if plan is not None and not any(row.current for row in plan.rows):
-            again = False  # A later part of a step that failed before: nobody waits for it.
+            # It was launched behind a step that failed, for the same rows: nobody waits for it.
+            again = False
+            self._straight -= 1
         else:
             again = self._again(kind, error)
         if plan is not None:
@@ -76,7 +78,7 @@ class Recovery:
             self._straight -= 1
             return self._pressure.shortage()
         if kind is FailureKind.POOL_DENIED:
-            self._pressure.denied(getattr(error, "pool", "kv"))
+            self._pressure.denied("kv")
             return True
         if kind is FailureKind.INFRASTRUCTURE:
             self._door.fault(error)
