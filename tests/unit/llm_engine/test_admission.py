@@ -82,6 +82,20 @@ class TestPrefixCache:
             step(scheduler)
         assert scheduler.holdings.cached > 0 and not scheduler.running_count
 
+    def test_what_a_victim_shared_is_counted_anew(self) -> None:
+        scheduler = make_scheduler(entries=8, context_limit=32)
+        victim = make_request(1, range(9), 9, interactive=False)
+        scheduler.enqueue(victim)
+        for _ in range(2):
+            step(scheduler)
+        scheduler.enqueue(make_request(2, 5, 9))
+        step(scheduler)
+        # The prefix of two entries is held by the victim only: opening 3 takes 7 entries in
+        # the end, and a spare one for request 2, of the 6 that the victim leaves.
+        scheduler.enqueue(make_request(3, [*range(8), *range(50, 70)]))
+        plan = step(scheduler)
+        assert numbers(plan.preempted) == [1] and not plan.admitted
+
 
 class TestPrefixSerial:
     def test_a_follower_waits_for_its_leader_and_others_pass_it(self) -> None:

@@ -212,7 +212,8 @@ class TestPreemption:
         while not second.preemptions:
             step(scheduler)
         assert second.state is State.QUEUED and second.outputs > 0 and second.written == 0
-        while not second.row >= 0:
+        plan = step(scheduler)
+        while second.row < 0:
             plan = step(scheduler)
         assert plan.admitted[0] is second
         row = next(row for row in plan.rows if row.request is second)

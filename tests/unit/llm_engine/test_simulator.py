@@ -412,7 +412,7 @@ class Simulation:
         if mine:
             oldest = mine[0]
             ending = oldest.written + 1 >= oldest.length_limit or not oldest.pending
-            excused = ending or scheduler.holdings.quarantined
+            excused = ending or scheduler.holdings.quarantined > 0
             require(oldest in planned or excused, "the oldest request does not progress")
         for request in plan.admitted:
             cached = request.cached_tokens
