@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from antiphon_kernels.paged_attention import reference
@@ -79,27 +81,24 @@ def paged_attention(
             f"paged_attention: {q.shape[1]} query heads are no multiple of "
             f"{k_cache.shape[1]} key heads"
         )
+    row_facts: dict[str, Any] = {
+        "query_start": query_start,
+        "context_len": context_len,
+        "block_table": block_table,
+        "block_tokens": block_tokens,
+        "scale": scale,
+        "window": window,
+        "softcap": softcap,
+        "sinks": sinks,
+    }
     if q.is_cuda:
         from antiphon_kernels.paged_attention import launcher
 
         if max_query is None:
             raise ValueError("paged_attention: max_query is required on CUDA")
+        host_facts: dict[str, Any] = {"max_query": max_query, "max_context": max_context}
         return launcher.paged_attention(
-            q,
-            k_cache,
-            v_cache,
-            query_start=query_start,
-            context_len=context_len,
-            block_table=block_table,
-            block_tokens=block_tokens,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-            max_query=max_query,
-            max_context=max_context,
-            workspace=workspace,
-            out=out,
+            q, k_cache, v_cache, **row_facts, **host_facts, workspace=workspace, out=out
         )
     native = native_for("paged_attention", q, k_cache, v_cache)
     dim = q.shape[2]
@@ -108,19 +107,7 @@ def paged_attention(
     if native is not None and sinks is not None:
         native = fall_back("paged_attention", "sinks")
     if native is None:
-        result = reference.paged_attention(
-            q,
-            k_cache,
-            v_cache,
-            query_start=query_start,
-            context_len=context_len,
-            block_table=block_table,
-            block_tokens=block_tokens,
-            scale=scale,
-            window=window,
-            softcap=softcap,
-            sinks=sinks,
-        )
+        result = reference.paged_attention(q, k_cache, v_cache, **row_facts)
         return result if out is None else out.copy_(result)
     if out is None:
         out = torch.empty(q.shape, dtype=q.dtype)

@@ -173,32 +173,48 @@ def decode(
                 KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, WINDOW, SOFTCAP, True,
             )  # fmt: skip
         if parts == 1:
-            sink = tl.zeros([TILE], dtype=tl.float32)
-            if SINKS:
-                sink = tl.load(sinks + head, mask=live, other=0.0).to(tl.float32)
-            result = _finish(acc, peak, total, sink, SINKS)
-            o_place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
-            tl.store(
-                o_place, result.to(out.dtype.element_ty),
-                live[:, None] & (column < DIM)[None, :],
+            _store_rows(
+                acc, peak, total, out, sinks, first, queries, kv_head,
+                HEADS, GROUP, DIM, TILE, BLOCK_DIM, SINKS,
             )  # fmt: skip
         else:
-            origin = (row * KV_HEADS + kv_head) * splits
-            base = (origin + part) * LIVE + pair
+            pairs = row * KV_HEADS + kv_head
+            base = (pairs * splits + part) * LIVE + pair
             place = base.to(tl.int64)[:, None] * BLOCK_DIM + column[None, :]
             tl.store(partial_acc + place, acc, live[:, None] & (column < BLOCK_DIM)[None, :])
             tl.store(partial_peak + base, peak, live)
             tl.store(partial_total + base, total, live)
             # Every thread's stores come before the arrival that publishes them.
             tl.debug_barrier()
-            counter = arrivals + row * KV_HEADS + kv_head
-            arrived = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+            arrived = tl.atomic_add(arrivals + pairs, 1, sem="acq_rel", scope="gpu")
             if arrived == parts - 1:
-                tl.store(counter, 0)
+                tl.store(arrivals + pairs, 0)
                 _join(
-                    partial_acc, partial_peak, partial_total, out, sinks, origin, parts,
+                    partial_acc, partial_peak, partial_total, out, sinks, pairs * splits, parts,
                     first, queries, kv_head, HEADS, GROUP, DIM, LIVE, BLOCK_DIM, SINKS,
                 )  # fmt: skip
+
+
+@triton.jit
+def _store_rows(
+    acc, peak, total, out, sinks, first, queries, kv_head,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, SINKS: tl.constexpr,
+):  # fmt: skip
+    """Normalises ROWS pairs (query, head) of a key head and stores the live ones."""
+    pair = tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK_DIM)
+    query = pair // GROUP
+    head = kv_head * GROUP + pair % GROUP
+    live = query < queries
+    sink = tl.zeros([ROWS], dtype=tl.float32)
+    if SINKS:
+        sink = tl.load(sinks + head, mask=live, other=0.0).to(tl.float32)
+    result = _finish(acc, peak, total, sink, SINKS)
+    at = (first + query).to(tl.int64)
+    place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
+    mask = live[:, None] & (column < DIM)[None, :]
+    tl.store(place, result.to(out.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -214,9 +230,7 @@ def _join(
     AT_ONCE: tl.constexpr = 8192 // (LIVE * BLOCK_DIM) if LIVE * BLOCK_DIM < 8192 else 1
     pair = tl.arange(0, LIVE)
     column = tl.arange(0, BLOCK_DIM)
-    query = pair // GROUP
-    head = kv_head * GROUP + pair % GROUP
-    live = query < queries
+    live = pair // GROUP < queries
     acc = tl.zeros([LIVE, BLOCK_DIM], dtype=tl.float32)
     peak = tl.full([LIVE], LOWEST, dtype=tl.float32)
     total = tl.zeros([LIVE], dtype=tl.float32)
@@ -235,14 +249,10 @@ def _join(
         total = total * decay + tl.sum(totals * weights, axis=0)
         acc = acc * decay[:, None] + tl.sum(accs * weights[:, :, None], axis=0)
         peak = new_peak
-    sink = tl.zeros([LIVE], dtype=tl.float32)
-    if SINKS:
-        sink = tl.load(sinks + head, mask=live, other=0.0).to(tl.float32)
-    result = _finish(acc, peak, total, sink, SINKS)
-    at = (first + query).to(tl.int64)
-    o_place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
-    o_mask = live[:, None] & (column < DIM)[None, :]
-    tl.store(o_place, result.to(out.dtype.element_ty), o_mask)
+    _store_rows(
+        acc, peak, total, out, sinks, first, queries, kv_head,
+        HEADS, GROUP, DIM, LIVE, BLOCK_DIM, SINKS,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -278,6 +288,25 @@ def _find_tile(query_start, program, rows, TILE: tl.constexpr, SEARCH: tl.conste
     return tl.where(tile < 0, -1, found), (tile - row_tile) * TILE
 
 
+@triton.jit
+def _key_ranges(
+    lowest, context, window,
+    TILE: tl.constexpr, BLOCK_KEYS: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """Where the keys of TILE queries from position ``lowest`` on begin, need no mask, and end.
+
+    Keys [begin, full_begin) and [full_end, end) need one: the window's edge and the diagonal.
+    """
+    begin = 0
+    full_begin = 0
+    if WINDOW:
+        begin = tl.maximum(lowest - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
+        full_begin = tl.cdiv(tl.maximum(lowest + TILE - window, 0), BLOCK_KEYS) * BLOCK_KEYS
+    full_end = tl.maximum((lowest + 1) // BLOCK_KEYS * BLOCK_KEYS, begin)
+    full_begin = tl.minimum(tl.maximum(full_begin, begin), full_end)
+    return begin, full_begin, full_end, tl.minimum(lowest + TILE, context)
+
+
 @triton.jit(do_not_specialize=["rows"])
 def prefill(
     q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
@@ -303,17 +332,9 @@ def prefill(
         inside = live[:, None] & (column < DIM)[None, :]
         q_place = q + at[:, None] * q_stride + head * head_stride + column[None, :]
         block_q = tl.load(q_place, inside, other=0.0)
-        lowest = context - queries + offset
-        highest = tl.minimum(lowest + TILE, context)
-        begin = 0
-        full_begin = 0
-        if WINDOW:
-            begin = tl.maximum(lowest - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
-            full_begin = tl.cdiv(tl.maximum(lowest + TILE - window, 0), BLOCK_KEYS) * BLOCK_KEYS
-        # Keys up to the first query's position need no mask; the diagonal does.
-        full_end = (lowest + 1) // BLOCK_KEYS * BLOCK_KEYS
-        full_end = tl.maximum(full_end, begin)
-        full_begin = tl.minimum(tl.maximum(full_begin, begin), full_end)
+        begin, full_begin, full_end, end = _key_ranges(
+            context - queries + offset, context, window, TILE, BLOCK_KEYS, WINDOW
+        )
         acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
         peak = tl.full([TILE], LOWEST, dtype=tl.float32)
         total = tl.zeros([TILE], dtype=tl.float32)
@@ -334,7 +355,7 @@ def prefill(
                 factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
                 BLOCK_DIM, False, SOFTCAP, False,
             )  # fmt: skip
-        for key in tl.range(full_end, highest, BLOCK_KEYS, num_stages=STAGES):
+        for key in tl.range(full_end, end, BLOCK_KEYS, num_stages=STAGES):
             acc, peak, total, block = _block(
                 block_q, position, acc, peak, total, block, key, context, k_head, v_head, table,
                 factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
