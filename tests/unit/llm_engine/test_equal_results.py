@@ -77,8 +77,9 @@ class Served:
 
 
 def served(checkpoint: Path, endpoint: Any, **fields: Any) -> Served:
-    values = {"threads": 1, "kv_entries": 34, "entry_tokens": 4, "context_limit": 96, "step_tokens": 48,
-              "prefill_chunk": 32, "max_rows": 6, "products": "float32", **fields}  # fmt: skip
+    values = {"threads": 1, "kv_entries": 34, "entry_tokens": 4, "context_limit": 96,
+              "step_tokens": 48, "prefill_chunk": 32, "max_rows": 6, "products": "float32",
+              **fields}  # fmt: skip
     config = EngineConfig(model_path=str(checkpoint), **values)
     loop = boot(config, endpoint, BootPhases(endpoint))
     return Served(loop, endpoint)

@@ -23,14 +23,27 @@ class EngineMetrics:
             "step_seconds", "Duration of engine steps", ("kind",), buckets=metrics.STEP_BUCKETS
         )
         self._step_seconds = {kind: seconds.labels(kind) for kind in ("decode", "prefill")}
-        self._kv = (0, 0)
+        self._kv = (0, 0, 0)
+        self._parked = 0
         self._last_rows = 0
         self._silence = 0.0
         rows = metrics.gauge("step_rows", "Rows that drew a token in the last step")
         rows.set_function(lambda: self._last_rows)
         entries = metrics.gauge("kv_entries", "KV entries", ("state",))
         entries.labels("used").set_function(lambda: self._kv[0])
-        entries.labels("free").set_function(lambda: self._kv[1] - self._kv[0])
+        entries.labels("cached").set_function(lambda: self._kv[1])
+        entries.labels("free").set_function(lambda: self._kv[2] - self._kv[1] - self._kv[0])
+        parked = metrics.gauge("parked_sequences", "Batch sequences whose KV is in host memory")
+        parked.set_function(lambda: self._parked)
+        prefix = metrics.counter(
+            "prefix_tokens_total",
+            "Prompt tokens found in the prefix cache or computed",
+            ("result",),
+        )
+        self._prefix = {result: prefix.labels(result) for result in ("hit", "miss")}
+        self._evictions = metrics.counter(
+            "prefix_evictions_total", "KV entries that the prefix cache gave up", ("tier",)
+        )
         self._memory = metrics.gauge("memory_bytes", "Memory", ("group", "tenure"))
         tick_age = metrics.gauge(
             "loop_tick_age_seconds", "Time since the engine's last sign of life"
@@ -75,15 +88,20 @@ class EngineMetrics:
 
     def gauges(self, now: Gauges, before: Gauges | None) -> None:
         """A report; ``before`` is the previous one of the same engine process."""
-        self._kv = now.kv_used, now.kv_total
+        self._kv = now.kv_used, now.kv_cached, now.kv_total
+        self._parked = now.parked
         self._silence = now.tick_age
         if now.steps > (before.steps if before else 0):
             prefilled = now.prefill_tokens > (before.prefill_tokens if before else 0)
             self._step_seconds["prefill" if prefilled else "decode"].observe(now.step_seconds)
         if now.rss_bytes != (before.rss_bytes if before else 0):
             self._memory.labels("engine", "resident").set(now.rss_bytes)
+        self._prefix["hit"].inc(now.cached_tokens - (before.cached_tokens if before else 0))
+        self._prefix["miss"].inc(now.prefill_tokens - (before.prefill_tokens if before else 0))
         if now.fallbacks:
             self._count_fallbacks(now.fallbacks, before.fallbacks if before else {})
+        if now.counters != (before.counters if before else {}):
+            self._count_paths(now.counters, before.counters if before else {})
 
     def _count_fallbacks(self, now: dict[str, int], before: dict[str, int]) -> None:
         for name, count in now.items():
@@ -94,3 +112,14 @@ class EngineMetrics:
                 self._preemptions.inc(new)
             else:
                 self._paths.labels(name, "fallback", "").inc(new)
+
+    def _count_paths(self, now: dict[str, int], before: dict[str, int]) -> None:
+        """Counters are named ``path: result`` or ``path: result, reason``."""
+        for name, count in now.items():
+            new = count - before.get(name, 0)
+            if new > 0 and name == "prefix cache: evicted":
+                self._evictions.labels("device").inc(new)
+            elif new > 0:
+                path, _, outcome = name.partition(": ")
+                result, _, reason = outcome.partition(", ")
+                self._paths.labels(path, result, reason).inc(new)
