@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from antiphon_kernels.paged_attention.tiles import find_tile, key_ranges
+
 LOG2E = tl.constexpr(1.4426950408889634)
 """Softmax runs on powers of two: ``exp(x) = exp2(x * LOG2E)``."""
 
@@ -111,6 +113,41 @@ def _prefetch(
         )  # fmt: skip
 
 
+@triton.jit
+def _part_range(
+    context, queries, window, part, splits, BLOCK_KEYS: tl.constexpr, WINDOW: tl.constexpr
+):
+    """The keys [begin, end) of one part and how many parts this context has."""
+    start = 0
+    if WINDOW:
+        start = tl.maximum(context - queries - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
+    blocks = tl.cdiv(context - start, BLOCK_KEYS)
+    share = tl.cdiv(blocks, splits)
+    begin = start + part * share * BLOCK_KEYS
+    return begin, tl.minimum(begin + share * BLOCK_KEYS, context), tl.cdiv(blocks, share)
+
+
+@triton.jit
+def _attend(
+    q, position, k_head, v_head, table, begin, end, context, factor, cap_scale, window,
+    SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The unfinished softmax of TILE queries over keys [begin, end)."""
+    acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
+    peak = tl.full([TILE], LOWEST, dtype=tl.float32)
+    total = tl.zeros([TILE], dtype=tl.float32)
+    block = _pages(table, begin, context, BLOCK_TOKENS, BLOCK_KEYS)
+    for key in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
+        acc, peak, total, block = _block(
+            q, position, acc, peak, total, block, key, context,
+            k_head, v_head, table, factor, cap_scale, window,
+            SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, WINDOW, SOFTCAP, True,
+        )  # fmt: skip
+    return acc, peak, total
+
+
 @triton.jit(do_not_specialize=["splits"])
 def decode(
     q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
@@ -135,21 +172,13 @@ def decode(
     first = tl.load(query_start + row)
     queries = tl.load(query_start + row + 1) - first
     context = tl.load(context_len + row)
-    start = 0
-    if WINDOW:
-        start = tl.maximum(context - queries - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
-    blocks = tl.cdiv(context - start, BLOCK_KEYS)
-    share = tl.cdiv(blocks, splits)
-    parts = tl.cdiv(blocks, share)
-    begin = start + part * share * BLOCK_KEYS
-    end = tl.minimum(begin + share * BLOCK_KEYS, context)
+    begin, end, parts = _part_range(context, queries, window, part, splits, BLOCK_KEYS, WINDOW)
     pair = tl.arange(0, TILE)
     column = tl.arange(0, BLOCK_DIM)
-    query = pair // GROUP
-    head = kv_head * GROUP + pair % GROUP
+    query, head = pair // GROUP, kv_head * GROUP + pair % GROUP
     live = query < queries
-    at = (first + query).to(tl.int64)
-    q_place = q + at[:, None] * q_stride + head[:, None] * head_stride + column[None, :]
+    q_place = q + (first + query).to(tl.int64)[:, None] * q_stride
+    q_place += head[:, None] * head_stride + column[None, :]
     k_head = k_cache + kv_head * DIM
     v_head = v_cache + kv_head * DIM
     table = block_table + row.to(tl.int64) * table_stride
@@ -162,16 +191,11 @@ def decode(
         tl.extra.cuda.gdc_launch_dependents()
     if part < parts:
         tile = tl.load(q_place, live[:, None] & (column < DIM)[None, :], other=0.0)
-        acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
-        peak = tl.full([TILE], LOWEST, dtype=tl.float32)
-        total = tl.zeros([TILE], dtype=tl.float32)
-        block = _pages(table, begin, context, BLOCK_TOKENS, BLOCK_KEYS)
-        for key in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
-            acc, peak, total, block = _block(
-                tile, context - queries + query, acc, peak, total, block, key, context,
-                k_head, v_head, table, factor, cap_scale, window,
-                KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, WINDOW, SOFTCAP, True,
-            )  # fmt: skip
+        acc, peak, total = _attend(
+            tile, context - queries + query, k_head, v_head, table, begin, end, context,
+            factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, TILE, BLOCK_KEYS,
+            BLOCK_DIM, WINDOW, SOFTCAP, STAGES,
+        )  # fmt: skip
         if parts == 1:
             _store_rows(
                 acc, peak, total, out, sinks, first, queries, kv_head,
@@ -179,11 +203,10 @@ def decode(
             )  # fmt: skip
         else:
             pairs = row * KV_HEADS + kv_head
-            base = (pairs * splits + part) * LIVE + pair
-            place = base.to(tl.int64)[:, None] * BLOCK_DIM + column[None, :]
-            tl.store(partial_acc + place, acc, live[:, None] & (column < BLOCK_DIM)[None, :])
-            tl.store(partial_peak + base, peak, live)
-            tl.store(partial_total + base, total, live)
+            _store_part(
+                acc, peak, total, partial_acc, partial_peak, partial_total,
+                pairs * splits + part, live, TILE, LIVE, BLOCK_DIM,
+            )  # fmt: skip
             # Every thread's stores come before the arrival that publishes them.
             tl.debug_barrier()
             arrived = tl.atomic_add(arrivals + pairs, 1, sem="acq_rel", scope="gpu")
@@ -193,6 +216,20 @@ def decode(
                     partial_acc, partial_peak, partial_total, out, sinks, pairs * splits, parts,
                     first, queries, kv_head, HEADS, GROUP, DIM, LIVE, BLOCK_DIM, SINKS,
                 )  # fmt: skip
+
+
+@triton.jit
+def _store_part(
+    acc, peak, total, partial_acc, partial_peak, partial_total, index, live,
+    TILE: tl.constexpr, LIVE: tl.constexpr, BLOCK_DIM: tl.constexpr,
+):  # fmt: skip
+    """Leaves one part's unfinished softmax in the workspace, live pairs only."""
+    base = index * LIVE + tl.arange(0, TILE)
+    column = tl.arange(0, BLOCK_DIM)[None, :]
+    place = base.to(tl.int64)[:, None] * BLOCK_DIM + column
+    tl.store(partial_acc + place, acc, live[:, None] & (column < BLOCK_DIM))
+    tl.store(partial_peak + base, peak, live)
+    tl.store(partial_total + base, total, live)
 
 
 @triton.jit
@@ -255,58 +292,6 @@ def _join(
     )  # fmt: skip
 
 
-@triton.jit
-def _tile_counts(query_start, begin, rows, TILE: tl.constexpr, SEARCH: tl.constexpr):
-    """Tiles of each of SEARCH rows from ``begin`` on; none beyond the last row."""
-    row = begin + tl.arange(0, SEARCH)
-    inside = row < rows
-    first = tl.load(query_start + row, mask=inside, other=0)
-    last = tl.load(query_start + row + 1, mask=inside, other=0)
-    return tl.cdiv(last - first, TILE)
-
-
-@triton.jit
-def _find_tile(query_start, program, rows, TILE: tl.constexpr, SEARCH: tl.constexpr):
-    """Row and first query of a program's tile, counted from the last; a row of -1 for no tile.
-
-    Every program finds its own without a table from the host. The last tiles of a row see the
-    most keys, so they start first, and programs without a tile come after all others.
-    """
-    tile = -1 - program
-    for begin in range(0, rows, SEARCH):
-        tile += tl.sum(_tile_counts(query_start, begin, rows, TILE, SEARCH), axis=0)
-    before = 0
-    found = 0
-    row_tile = 0
-    for begin in range(0, rows, SEARCH):
-        counts = _tile_counts(query_start, begin, rows, TILE, SEARCH)
-        ends = before + tl.cumsum(counts, axis=0)
-        passed = (ends <= tile) & (begin + tl.arange(0, SEARCH) < rows)
-        found += tl.sum(passed.to(tl.int32), axis=0)
-        row_tile = tl.maximum(row_tile, tl.max(tl.where(passed, ends, 0), axis=0))
-        before += tl.sum(counts, axis=0)
-    return tl.where(tile < 0, -1, found), (tile - row_tile) * TILE
-
-
-@triton.jit
-def _key_ranges(
-    lowest, context, window,
-    TILE: tl.constexpr, BLOCK_KEYS: tl.constexpr, WINDOW: tl.constexpr,
-):  # fmt: skip
-    """Where the keys of TILE queries from position ``lowest`` on begin, need no mask, and end.
-
-    Keys [begin, full_begin) and [full_end, end) need one: the window's edge and the diagonal.
-    """
-    begin = 0
-    full_begin = 0
-    if WINDOW:
-        begin = tl.maximum(lowest - window + 1, 0) // BLOCK_KEYS * BLOCK_KEYS
-        full_begin = tl.cdiv(tl.maximum(lowest + TILE - window, 0), BLOCK_KEYS) * BLOCK_KEYS
-    full_end = tl.maximum((lowest + 1) // BLOCK_KEYS * BLOCK_KEYS, begin)
-    full_begin = tl.minimum(tl.maximum(full_begin, begin), full_end)
-    return begin, full_begin, full_end, tl.minimum(lowest + TILE, context)
-
-
 @triton.jit(do_not_specialize=["rows"])
 def prefill(
     q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
@@ -318,7 +303,7 @@ def prefill(
 ):  # fmt: skip
     """TILE queries of one head of one row (FlashAttention-2's loop, Dao 2023)."""
     head = tl.program_id(0)
-    row, offset = _find_tile(query_start, tl.program_id(1), rows, TILE, SEARCH)
+    row, offset = find_tile(query_start, tl.program_id(1), rows, TILE, SEARCH)
     if row >= 0:
         first = tl.load(query_start + row)
         queries = tl.load(query_start + row + 1) - first
@@ -332,7 +317,7 @@ def prefill(
         inside = live[:, None] & (column < DIM)[None, :]
         q_place = q + at[:, None] * q_stride + head * head_stride + column[None, :]
         block_q = tl.load(q_place, inside, other=0.0)
-        begin, full_begin, full_end, end = _key_ranges(
+        begin, full_begin, full_end, end = key_ranges(
             context - queries + offset, context, window, TILE, BLOCK_KEYS, WINDOW
         )
         acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
