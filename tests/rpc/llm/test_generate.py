@@ -16,6 +16,7 @@ from antiphon_core.errors import (
     Unavailable,
     Unimplemented,
 )
+from antiphon_core.lifecycle import State
 from antiphon_core.rpc.streams import messages, open_stream, read_all, result
 from antiphon_llm.messages import Cancel, Submit
 from llm_bench import LlmBench, chat, limit, tokens
@@ -123,6 +124,7 @@ async def test_a_shut_door_refuses_before_the_engine_is_asked(
     assert llm.script is not None
     llm.script.door = door
     await until(lambda: llm.front._engine.gauges.door == door)
+    assert llm.lifecycle.state is State.DEGRADED
     asked = len(llm.seen(Submit))
     with pytest.raises(status) as caught:
         await llm.generate(tokens(COUNT, stop=limit(1)))
@@ -130,6 +132,7 @@ async def test_a_shut_door_refuses_before_the_engine_is_asked(
     assert len(llm.seen(Submit)) == asked
     llm.script.door = ""
     await until(lambda: not llm.front._engine.gauges.door)
+    assert llm.lifecycle.state is State.READY
     assert (await llm.generate(tokens(COUNT, stop=limit(1)))).kinds[-1] == "completed"
 
 

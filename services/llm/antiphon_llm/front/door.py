@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from antiphon_core.errors import ResourceExhausted
+from antiphon_core.lifecycle import Lifecycle
 
 from antiphon_llm.front.engine_errors import engine_error
 
@@ -13,6 +14,14 @@ _CLOSED = {
     "NO_BACKEND": "the engine met a fault and waits for a step that succeeds",
 }
 """What the engine's door means, by the reason that it reports."""
+
+
+def report_door(lifecycle: Lifecycle, closed: str) -> None:
+    """Shows a door that is shut as a part of the service that does not work, with its reason."""
+    if closed:
+        lifecycle.degraded("engine door", _CLOSED.get(closed, closed))
+    else:
+        lifecycle.recovered("engine door")
 
 
 def require_open(

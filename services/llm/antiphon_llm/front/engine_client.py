@@ -17,8 +17,8 @@ from antiphon_core.ipc.worker import Worker, WorkerExit
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.logs import get_logger
 
-from antiphon_llm.front.door import require_open
-from antiphon_llm.front.engine_errors import engine_error, worker_died
+from antiphon_llm.front.door import report_door, require_open
+from antiphon_llm.front.engine_errors import error_of, worker_died
 from antiphon_llm.front.engine_metrics import EngineMetrics
 from antiphon_llm.front.generation import Generation
 from antiphon_llm.front.waiting import Waiting
@@ -239,6 +239,7 @@ class EngineClient:
         elif isinstance(message, Gauges):
             self._metrics.gauges(message, self.gauges)
             self.gauges = message
+            report_door(self._lifecycle, message.door)
         elif isinstance(message, Embedding):
             self._on_embedding(message)
         elif isinstance(message, BootPhase):
@@ -302,15 +303,7 @@ class EngineClient:
         if future is None or future.done():
             return
         if message.error_reason:
-            future.set_exception(
-                engine_error(
-                    message.error,
-                    message.error_reason,
-                    message.retry_after,
-                    limit=message.limit,
-                    observed=message.observed,
-                )
-            )
+            future.set_exception(error_of(message))
         else:
             future.set_result(message.vector)
 
@@ -367,7 +360,8 @@ class EngineClient:
         self.gauges = None
         self._metrics.died()
         self._fail_all(worker_died(exit_record.description))
-        self._lifecycle.recovered("engine")
+        for part in ("engine", "engine door"):
+            self._lifecycle.recovered(part)
         if exit_record.will_restart:
             self._lifecycle.booting("engine restart")
         else:

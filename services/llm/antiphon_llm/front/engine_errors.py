@@ -12,6 +12,8 @@ from antiphon_core.errors import (
     Unavailable,
 )
 
+from antiphon_llm.messages import Embedding, Finish
+
 _TYPES: dict[str, type[AntiphonError]] = {
     **dict.fromkeys(
         ("INVALID_VALUE", "UNSUPPORTED_OPTION", "CONTEXT_LENGTH_EXCEEDED", "EMPTY_PROMPT"),
@@ -51,6 +53,17 @@ def engine_error(
         reason=reason or "INTERNAL",
         metadata={name: f"{value:g}" for name, value in bound.items() if value is not None},
         retry_after=retry_after or None,
+    )
+
+
+def error_of(answer: Finish | Embedding) -> AntiphonError:
+    """The typed error of a terminal that reports one."""
+    return engine_error(
+        answer.error,
+        answer.error_reason,
+        answer.retry_after,
+        limit=answer.limit,
+        observed=answer.observed,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from antiphon_core.errors import AntiphonError, Cancelled
 
 from antiphon_llm.front.choice import Choice, prompt_token_logprobs
-from antiphon_llm.front.engine_errors import deadline_error, engine_error
+from antiphon_llm.front.engine_errors import deadline_error, error_of
 from antiphon_llm.front.events import Accepted, ChoiceFinished, Completed, Event, Timings, Usage
 from antiphon_llm.front.requests import GenerationRequest, RequestScope
 from antiphon_llm.front.tokenizer import Tokenizer
@@ -152,13 +152,7 @@ class Generation:
             self.fail(deadline_error())
             return
         if finish.reason == "error":
-            failure = engine_error(
-                finish.error,
-                finish.error_reason,
-                finish.retry_after,
-                limit=finish.limit,
-                observed=finish.observed,
-            )
+            failure = error_of(finish)
             self._failures[choice] = failure
             committed = self._accepted or self._may_accept()
             if not committed or len(self._failures) == len(self.choices):
