@@ -59,17 +59,23 @@ def isas() -> list[str]:
     return build.supported_isas() if library.native() else []
 
 
-@pytest.fixture(
-    params=[
-        "avx512vnni",
-        "avx512",
-        "avxvnni",
-        "avx2",
-        pytest.param("portable", marks=pytest.mark.slow),
-    ]
-)
+ISAS = ["avx512vnni", "avx512", "avxvnni", "avx2", pytest.param("portable", marks=pytest.mark.slow)]
+SAME_FLOATS = {"avx512": "avx512vnni", "avx2": "avxvnni"}
+"""Sets that differ from a larger one in byte products only."""
+
+
+@pytest.fixture(params=ISAS)
 def isa(request: pytest.FixtureRequest, isas: list[str]) -> Iterator[str]:
-    """Runs the test on each instruction set's kernels."""
+    """Runs the test on the kernels of each instruction set with float arithmetic of its own."""
+    if request.param not in isas or SAME_FLOATS.get(request.param) in isas:
+        pytest.skip(f"no {request.param} of its own here")
+    with library.use(request.param):
+        yield request.param
+
+
+@pytest.fixture(params=ISAS)
+def byte_isa(request: pytest.FixtureRequest, isas: list[str]) -> Iterator[str]:
+    """Runs the test on the kernels of each instruction set."""
     if request.param not in isas:
         pytest.skip(f"no {request.param} here")
     with library.use(request.param):

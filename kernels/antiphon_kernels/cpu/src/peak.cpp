@@ -16,10 +16,17 @@ Ints chains(int64_t rounds, Words codes, Words x) {
     for (int chain = 0; chain < kChains; ++chain) sums[chain] = dot_bytes<7>(sums[chain], codes, x);
     // Keeps the compiler from taking all rounds together.
 #pragma GCC unroll 12
-    for (int chain = 0; chain < kChains; ++chain) asm volatile("" : "+v"(sums[chain]));
+    for (int chain = 0; chain < kChains; ++chain) {
+#if defined(__AVX2__)
+      asm volatile("" : "+v"(sums[chain]));
+#else
+      asm volatile("" : "+m"(sums[chain]));
+#endif
+    }
   }
   Ints total = {};
-  for (const Ints& sum : sums) total += sum;
+#pragma GCC unroll 12
+  for (int chain = 0; chain < kChains; ++chain) total += sums[chain];
   return total;
 }
 
