@@ -310,3 +310,27 @@ class TestLogprobs:
         assert chosen.top is not None and chosen.top.token_ids == []
         assert not math.isnan(chosen.logprob)
         assert silent.top is None and math.isnan(silent.logprob)
+
+
+def test_rewinding_forgets_drawn_tokens_and_nothing_else() -> None:
+    """A draw that was dropped leaves no trace in penalties or in the count of outputs."""
+    fields: dict[str, Any] = {
+        "repetition_penalty": 1.5, "frequency_penalty": 0.5, "presence_penalty": 0.25,
+        "min_tokens": 3,
+    }  # fmt: skip
+    logits = np.linspace(-1.0, 1.0, 48, dtype=np.float32)
+    fresh, rewound = row(prompt=(1, 2, 2), **fields), row(prompt=(1, 2, 2), **fields)
+    for token in (5, 2, 5):
+        fresh.advance(token)
+        rewound.advance(token)
+    before = fresh.adjusted(logits)
+    for tokens in ((5,), (9,), (2, 9, 9)):
+        for token in tokens:
+            rewound.advance(token)
+        assert not np.array_equal(rewound.adjusted(logits), before)
+        rewound.rewind(3)
+        assert np.array_equal(rewound.adjusted(logits), before)
+    rewound.rewind(0)
+    assert np.array_equal(
+        rewound.adjusted(logits), row(prompt=(1, 2, 2), **fields).adjusted(logits)
+    )
