@@ -12,6 +12,7 @@ import torch
 from antiphon_llm.engine import cpu_runner
 from antiphon_llm.engine.door import DRAINING, MEMORY_PRESSURE, Door
 from antiphon_llm.engine.failures import FailureKind, MemoryExhausted, classify
+from antiphon_llm.engine.plan import StepPlan
 from antiphon_llm.kvcache.allocator import PoolExhausted
 from antiphon_llm.messages import Embedding, EmbedSubmit, Fault, Gauges, Shutdown
 from structlog.testing import capture_logs
@@ -149,6 +150,16 @@ def test_a_step_that_always_fails_ends_the_process(engine_type, monkeypatch) -> 
     assert isinstance(serve(engine), ValueError)
     assert len(engine.finished) == 30
     engine.scheduler.check_integrity()
+
+
+def test_a_plan_that_runs_nobody_ends_the_process(engine_type, monkeypatch) -> None:
+    engine = engine_type()
+    for name, prompt in prompts(3).items():
+        engine.submit(name, prompt)
+    monkeypatch.setattr(engine.scheduler, "plan", StepPlan)
+    assert isinstance(serve(engine), RuntimeError)
+    assert {finish.error_reason for finish in engine.finished.values()} == {"WORKER_DIED"}
+    assert len(engine.finished) == 3
 
 
 def test_nobody_hangs_where_even_the_scheduler_is_broken(engine_type, monkeypatch) -> None:

@@ -119,7 +119,7 @@ class EngineLoop:
         except Exception as defect:
             _log.exception("engine_failed", live=len(self.live))
             self.live.finish_all(f"the engine failed: {defect}", "WORKER_DIED")
-            self._publish()
+            self._send_outputs()
             self._endpoint.send(Fault(f"{type(defect).__name__}: {defect}", "INTERNAL", "serving"))
             raise
 
@@ -192,6 +192,9 @@ class EngineLoop:
     def _publish(self) -> None:
         """Sends the gauges, then the step's outputs: who hears of an end finds it counted."""
         self._endpoint.send(self._gauges())
+        self._send_outputs()
+
+    def _send_outputs(self) -> None:
         outputs = self.outbox.flush()
         if outputs is not None:
             self._endpoint.send(outputs)

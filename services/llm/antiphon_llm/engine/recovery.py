@@ -46,7 +46,7 @@ class Recovery:
     def failed(self, error: Exception, stage: str, plan: StepPlan | None) -> None:
         """Handles one failed step, or raises: then the process must end.
 
-        ``plan`` is the failed step's; None where planning failed.
+        ``plan`` is the failed step's; None where there is none yet.
         """
         kind = classify(error)
         key = f"step failed: {stage}, {kind.name.lower()}"
@@ -56,10 +56,10 @@ class Recovery:
                    exc_info=error)  # fmt: skip
         if kind <= FailureKind.POISONED or self._straight >= _STRAIGHT_FAILURES:
             raise error
-        if plan is None and kind is FailureKind.REQUEST:
+        if stage == "schedule" and kind is FailureKind.REQUEST:
             # Planning serves no single request: what fails there is a defect of the engine.
             raise error
-        if plan is not None and not any(row.current for row in plan.rows):
+        if plan is not None and plan.rows and not any(row.current for row in plan.rows):
             # It was launched behind a step that failed, for the same rows: nobody waits for it.
             again = False
             self._straight -= 1
