@@ -44,13 +44,21 @@ def serve(endpoint: Endpoint) -> int:
         log.exception("boot_failed", phase=phases.current)
         endpoint.send(Fault(f"{type(defect).__name__}: {defect}", "BOOT_FAILED", phases.current))
         return EXIT_FAULT
-    # What boot made lives as long as the process: no collection needs to look at it again.
-    gc.collect()
-    gc.freeze()
+    _quieten_collector()
     status = _run(loop)
     owners = loop.owners
     del loop
     return _tear_down(owners) or status
+
+
+def _quieten_collector() -> None:
+    """Keeps full garbage collections out of steps: one walks every queued prompt, which takes 20
+    to 110 ms with 2000 of them. The loop collects when it has been idle for a while."""
+    # What boot made lives as long as the process: no collection needs to look at it again.
+    gc.collect()
+    gc.freeze()
+    young, middle, full = 10_000, 10, 1_000
+    gc.set_threshold(young, middle, full)
 
 
 def _run(loop: EngineLoop) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable
@@ -82,7 +83,7 @@ class EngineLoop:
         self._runner_counters = counters
         self._flights: deque[InFlight] = deque()
         self._stopping = False
-        self._steps = 0
+        self._steps = self._clean_steps = 0
         self._step_seconds = 0.0
         self._last_tick = time.monotonic()
         self._resident = (0.0, 0)
@@ -107,7 +108,8 @@ class EngineLoop:
                 if not self.busy:
                     self.pressure.idle()
                     self._publish()
-                    self._endpoint.wait(IDLE_SECONDS)
+                    if not self._endpoint.wait(IDLE_SECONDS):
+                        self._collect_garbage()
                 self.take_messages()
                 if self.busy and not self._stopping:
                     self.step()
@@ -122,6 +124,12 @@ class EngineLoop:
             self._send_outputs()
             self._endpoint.send(Fault(f"{type(defect).__name__}: {defect}", "INTERNAL", "serving"))
             raise
+
+    def _collect_garbage(self) -> None:
+        """A full collection for the steps since the last; between them it would be felt."""
+        if self._steps != self._clean_steps:
+            self._clean_steps = self._steps
+            gc.collect()
 
     def take_messages(self) -> None:
         """Applies everything that the front has sent, then deadlines, then a sleep asked for."""
