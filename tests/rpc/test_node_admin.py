@@ -243,6 +243,17 @@ async def test_shutdown_replies_then_asks(node: Node) -> None:
         await result(node.stub.Shutdown(request))
 
 
+async def test_what_a_service_does_not_have_is_unimplemented(node: Node) -> None:
+    for call in (
+        node.stub.FlushPrefixCache(node_pb2.FlushPrefixCacheRequest(all=True)),
+        node.stub.Sleep(node_pb2.SleepRequest()),
+        node.stub.Wake(node_pb2.WakeRequest()),
+    ):
+        with pytest.raises(errors.Unimplemented) as caught:
+            await result(call)
+        assert caught.value.reason == "UNSUPPORTED"
+
+
 async def test_stop_request_by_id(node: Node) -> None:
     await node.stub.StopRequest(node_pb2.StopRequestRequest(request_id="r1"))
     assert node.stopped == ["r1"]

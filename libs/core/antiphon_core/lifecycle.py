@@ -19,12 +19,16 @@ _BOOT_RETRY_SECONDS = 1.0
 
 
 class State(StrEnum):
-    """NOT_STARTED -> BOOTING -> READY <-> DEGRADED -> DRAINING -> STOPPED; FAILED from any."""
+    """NOT_STARTED -> BOOTING -> READY <-> DEGRADED -> DRAINING -> STOPPED; FAILED from any.
+
+    READY <-> ASLEEP where a service can give its memory back.
+    """
 
     NOT_STARTED = "not_started"
     BOOTING = "booting"
     READY = "ready"
     DEGRADED = "degraded"
+    ASLEEP = "asleep"
     DRAINING = "draining"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -77,6 +81,7 @@ class Lifecycle:
         self._progressed = self._created
         self._phases: list[PhaseRecord] = []
         self._degraded: dict[str, str] = {}
+        self._asleep = False
         self._draining = False
         self._final = False
         self._refuse_at = 0.0
@@ -93,6 +98,8 @@ class Lifecycle:
             return State.FAILED
         if self._draining:
             return State.DRAINING
+        if self._base is State.READY and self._asleep:
+            return State.ASLEEP
         if self._base is State.READY and self._degraded:
             return State.DEGRADED
         return self._base
@@ -104,12 +111,13 @@ class Lifecycle:
 
     @property
     def is_live(self) -> bool:
-        """Whether the process is worth keeping: holds through boot and drain."""
+        """Whether the process is worth keeping: holds through boot, drain and sleep."""
         return self.state not in (State.FAILED, State.STOPPED)
 
     @property
     def reason(self) -> str:
-        """Why the process is not simply ready: BOOTING, DRAINING, the failure or degradations."""
+        """Why the process is not simply ready: BOOTING, DRAINING, ASLEEP, the failure or
+        degradations."""
         state = self.state
         if state is State.FAILED:
             return self._failure
@@ -168,6 +176,14 @@ class Lifecycle:
                 return
         self._changed()
 
+    def asleep(self) -> None:
+        """Not ready, and new work is refused, until ``awake``."""
+        self._set_asleep(True)
+
+    def awake(self) -> None:
+        """Takes work again after ``asleep``."""
+        self._set_asleep(False)
+
     def failed(self, reason: str) -> None:
         """The process cannot work any more; the first reason stays."""
         with self._lock:
@@ -214,8 +230,8 @@ class Lifecycle:
         """Admits new work.
 
         Raises:
-            Unavailable: BOOTING, DRAINING, BOOT_FAILED, or NO_BACKEND after a failure in
-                service; the phase is in metadata.
+            Unavailable: BOOTING, DRAINING, ASLEEP, BOOT_FAILED, or NO_BACKEND after a failure
+                in service; the phase is in metadata.
         """
         state = self.state
         if state in (State.READY, State.DEGRADED):
@@ -230,6 +246,12 @@ class Lifecycle:
             )
         if state is State.STOPPED:
             raise Unavailable("the service has stopped", reason="DRAINING")
+        if state is State.ASLEEP:
+            raise Unavailable(
+                "the service sleeps; wake it first",
+                reason="ASLEEP",
+                retry_after=_BOOT_RETRY_SECONDS,
+            )
         metadata = {"phase": self._phase}
         if state is State.FAILED:
             raise Unavailable(
@@ -285,6 +307,13 @@ class Lifecycle:
         snapshot = self.snapshot()
         for subscriber in subscribers:
             subscriber(snapshot)
+
+    def _set_asleep(self, asleep: bool) -> None:
+        with self._lock:
+            if self._asleep == asleep:
+                return
+            self._asleep = asleep
+        self._changed()
 
     def _close_phase(self, now: float) -> None:
         if self._base is State.BOOTING:

@@ -22,9 +22,22 @@ from antiphon_core.node_convert import (
     seconds,
     status_message,
 )
-from antiphon_core.node_types import NodeMeasures, RequestPhase, RequestRecord, ServerInfo
+from antiphon_core.node_types import (
+    Flushed,
+    NodeMeasures,
+    RequestPhase,
+    RequestRecord,
+    ServerInfo,
+)
 
-__all__ = ["NodeAdminServicer", "NodeMeasures", "RequestPhase", "RequestRecord", "ServerInfo"]
+__all__ = [
+    "Flushed",
+    "NodeAdminServicer",
+    "NodeMeasures",
+    "RequestPhase",
+    "RequestRecord",
+    "ServerInfo",
+]
 
 _IDLE_SECONDS = 1.0
 _LOADED_SECONDS = 0.1
@@ -39,8 +52,8 @@ log = get_logger("node")
 class NodeAdminServicer(NodeAdminServiceServicer):
     """Serves status, info, metrics, configuration and drain of this process.
 
-    The callables are called on the event loop and must not wait, lock an engine or touch a
-    device.
+    The callables are called on the event loop and must not block it, lock an engine or touch a
+    device. What is left out answers UNIMPLEMENTED.
 
     Args:
         lifecycle: state of the process.
@@ -53,6 +66,10 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         on_shutdown: asks the process to drain and exit, with the grace in seconds or None for
             the configured one.
         stop_request: ends one request normally, or raises a typed error.
+        flush_prefix_cache: forgets one tenant's cached prefixes, or with None all.
+        sleep: ends work within so many seconds (None: the service's own limit) and gives memory
+            back; returns how many bytes, or raises a typed error.
+        wake: undoes it, or raises a typed error.
         supervised: whether something starts this process again after it exits.
     """
 
@@ -68,6 +85,9 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         on_undrain: Callable[[], None] | None = None,
         on_shutdown: Callable[[float | None], None] | None = None,
         stop_request: Callable[[str], Awaitable[None]] | None = None,
+        flush_prefix_cache: Callable[[str | None], Awaitable[Flushed]] | None = None,
+        sleep: Callable[[float | None], Awaitable[int]] | None = None,
+        wake: Callable[[], Awaitable[None]] | None = None,
         supervised: bool = False,
     ) -> None:
         self._lifecycle = lifecycle
@@ -79,6 +99,9 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         self._on_undrain = on_undrain or lifecycle.undrain
         self._on_shutdown = on_shutdown
         self._stop_request = stop_request
+        self._flush_prefix_cache = flush_prefix_cache
+        self._sleep = sleep
+        self._wake = wake
         self._supervised = supervised
         self._started_at = time.time()
         self._service = ""
@@ -157,9 +180,7 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         """Replies, then drains and exits."""
         if self._on_shutdown is None:
             raise Unimplemented("this process cannot be shut down by RPC")
-        grace = seconds(request.grace) if request.HasField("grace") else None
-        if grace is not None and grace < 0:
-            raise InvalidArgument("grace must not be negative", field="grace")
+        grace = _period(request, "grace")
         log.info("shutdown_requested", reason=request.reason, grace=grace)
         asyncio.get_running_loop().call_soon(self._on_shutdown, grace)
         return node_pb2.ShutdownResponse(restart_expected=self._supervised)
@@ -176,6 +197,44 @@ class NodeAdminServicer(NodeAdminServiceServicer):
             raise Unimplemented("requests of this service cannot be stopped by id")
         await self._stop_request(request.request_id)
         return node_pb2.StopRequestResponse()
+
+    async def FlushPrefixCache(
+        self, request: node_pb2.FlushPrefixCacheRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.FlushPrefixCacheResponse:
+        """Forgets cached prefixes."""
+        scope = request.WhichOneof("scope")
+        if scope is None:
+            raise InvalidArgument(
+                "name a tenant, or set all", reason="MISSING_FIELD", field="scope"
+            )
+        if scope == "all" and not request.all:
+            raise InvalidArgument("all must be true where it is set", field="all")
+        if self._flush_prefix_cache is None:
+            raise Unimplemented("this service has no prefix cache")
+        tenant = request.tenant if scope == "tenant" else None
+        flushed = await self._flush_prefix_cache(tenant)
+        log.info("prefix_cache_flushed", entries=flushed.entries, all=tenant is None)
+        return node_pb2.FlushPrefixCacheResponse(entries=flushed.entries, bytes=flushed.bytes)
+
+    async def Sleep(
+        self, request: node_pb2.SleepRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.SleepResponse:
+        """Gives memory back when running work has ended."""
+        timeout = _period(request, "timeout")
+        if self._sleep is None:
+            raise Unimplemented("this service cannot sleep")
+        log.info("sleep_requested", timeout=timeout)
+        return node_pb2.SleepResponse(released_bytes=await self._sleep(timeout))
+
+    async def Wake(
+        self, request: node_pb2.WakeRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.WakeResponse:
+        """Undoes a sleep."""
+        if self._wake is None:
+            raise Unimplemented("this service cannot sleep")
+        log.info("wake_requested")
+        await self._wake()
+        return node_pb2.WakeResponse()
 
     async def _publish(self) -> None:
         """One status for all watchers: at once, on each change, and each second."""
@@ -227,6 +286,16 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         return status_message(
             self._service, self._lifecycle.snapshot(), measures, sequence, time.time()
         )
+
+
+def _period(request: node_pb2.ShutdownRequest | node_pb2.SleepRequest, field: str) -> float | None:
+    """A Duration field in seconds, None where it is unset; refuses a negative one."""
+    if not request.HasField(field):
+        return None
+    period = seconds(getattr(request, field))
+    if period < 0:
+        raise InvalidArgument(f"{field} must not be negative", field=field)
+    return period
 
 
 def _is_news(now: NodeMeasures, told: NodeMeasures) -> bool:

@@ -21,12 +21,14 @@ _STATES = {
     State.DRAINING: node_pb2.NODE_STATE_DRAINING,
     State.STOPPED: node_pb2.NODE_STATE_STOPPED,
     State.FAILED: node_pb2.NODE_STATE_FAILED,
+    State.ASLEEP: node_pb2.NODE_STATE_ASLEEP,
 }
 _REASONS = {
     State.NOT_STARTED: node_pb2.NODE_REASON_BOOTING,
     State.BOOTING: node_pb2.NODE_REASON_BOOTING,
     State.DRAINING: node_pb2.NODE_REASON_DRAINING,
     State.STOPPED: node_pb2.NODE_REASON_DRAINING,
+    State.ASLEEP: node_pb2.NODE_REASON_ASLEEP,
 }
 _GAUGES = (
     "slots_used",

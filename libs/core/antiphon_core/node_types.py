@@ -58,6 +58,14 @@ class NodeMeasures:
 
 
 @dataclass(frozen=True)
+class Flushed:
+    """What a flush of the prefix cache made free."""
+
+    entries: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class RequestPhase:
     """A phase of a request; seconds from arrival, end None while it runs."""
 

@@ -27,7 +27,10 @@ def test_the_usual_life() -> None:
         lambda: lifecycle.booting("weights"),
         lifecycle.ready,
         lambda: lifecycle.degraded("voice", "missing"),
+        lifecycle.asleep,
         lambda: lifecycle.recovered("voice"),
+        lifecycle.awake,
+        lifecycle.asleep,
         lifecycle.draining,
         lifecycle.stopped,
     ):
@@ -38,7 +41,10 @@ def test_the_usual_life() -> None:
         (State.BOOTING, "BOOTING"),
         (State.READY, ""),
         (State.DEGRADED, ""),
+        (State.ASLEEP, "ASLEEP"),
+        (State.ASLEEP, "ASLEEP"),
         (State.READY, ""),
+        (State.ASLEEP, "ASLEEP"),
         (State.DRAINING, "DRAINING"),
         (State.STOPPED, "DRAINING"),
     ]

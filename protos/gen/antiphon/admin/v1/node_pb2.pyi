@@ -298,3 +298,39 @@ class StopRequestRequest(_message.Message):
 class StopRequestResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class FlushPrefixCacheRequest(_message.Message):
+    __slots__ = ("tenant", "all")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    all: bool
+    def __init__(self, tenant: _Optional[str] = ..., all: _Optional[bool] = ...) -> None: ...
+
+class FlushPrefixCacheResponse(_message.Message):
+    __slots__ = ("entries", "bytes")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    entries: int
+    bytes: int
+    def __init__(self, entries: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class SleepRequest(_message.Message):
+    __slots__ = ("timeout",)
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    timeout: _duration_pb2.Duration
+    def __init__(self, timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class SleepResponse(_message.Message):
+    __slots__ = ("released_bytes",)
+    RELEASED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    released_bytes: int
+    def __init__(self, released_bytes: _Optional[int] = ...) -> None: ...
+
+class WakeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WakeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

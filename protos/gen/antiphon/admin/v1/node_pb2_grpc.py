@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class NodeAdminServiceStub:
     """Carried by every Antiphon service, also while it boots and drains. Answers come from a cached
-    snapshot: no method waits for an engine, and none touches a device.
+    snapshot: except where a method says so, none waits for an engine, and none touches a device.
     """
 
     def __init__(self, channel):
@@ -81,11 +81,26 @@ class NodeAdminServiceStub:
                 request_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestRequest.SerializeToString,
                 response_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestResponse.FromString,
                 _registered_method=True)
+        self.FlushPrefixCache = channel.unary_unary(
+                '/antiphon.admin.v1.NodeAdminService/FlushPrefixCache',
+                request_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.FlushPrefixCacheRequest.SerializeToString,
+                response_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.FlushPrefixCacheResponse.FromString,
+                _registered_method=True)
+        self.Sleep = channel.unary_unary(
+                '/antiphon.admin.v1.NodeAdminService/Sleep',
+                request_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.SleepRequest.SerializeToString,
+                response_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.SleepResponse.FromString,
+                _registered_method=True)
+        self.Wake = channel.unary_unary(
+                '/antiphon.admin.v1.NodeAdminService/Wake',
+                request_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.WakeRequest.SerializeToString,
+                response_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.WakeResponse.FromString,
+                _registered_method=True)
 
 
 class NodeAdminServiceServicer:
     """Carried by every Antiphon service, also while it boots and drains. Answers come from a cached
-    snapshot: no method waits for an engine, and none touches a device.
+    snapshot: except where a method says so, none waits for an engine, and none touches a device.
     """
 
     def WatchStatus(self, request, context):
@@ -152,6 +167,33 @@ class NodeAdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FlushPrefixCache(self, request, context):
+        """Forgets cached prompt prefixes; requests keep what they hold. Waits for the engine's answer.
+        UNIMPLEMENTED where a service has no prefix cache.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Sleep(self, request, context):
+        """Refuses new work at once, lets running work end, then gives the engine's memory back. Waits
+        for that; a caller who leaves does not call it off. Does nothing to a service that sleeps.
+        FAILED_PRECONDITION, and awake again, when requests still run at the timeout or a Wake came.
+        UNIMPLEMENTED where a service cannot sleep.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Wake(self, request, context):
+        """Takes the memory again and serves. Waits for that. Calls off a Sleep that still waits for
+        requests; does nothing to a service that is awake. RESOURCE_EXHAUSTED, and still asleep,
+        when the memory is not there. UNIMPLEMENTED where a service cannot sleep.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeAdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -200,6 +242,21 @@ def add_NodeAdminServiceServicer_to_server(servicer, server):
                     request_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestRequest.FromString,
                     response_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestResponse.SerializeToString,
             ),
+            'FlushPrefixCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.FlushPrefixCache,
+                    request_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.FlushPrefixCacheRequest.FromString,
+                    response_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.FlushPrefixCacheResponse.SerializeToString,
+            ),
+            'Sleep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sleep,
+                    request_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.SleepRequest.FromString,
+                    response_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.SleepResponse.SerializeToString,
+            ),
+            'Wake': grpc.unary_unary_rpc_method_handler(
+                    servicer.Wake,
+                    request_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.WakeRequest.FromString,
+                    response_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.WakeResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'antiphon.admin.v1.NodeAdminService', rpc_method_handlers)
@@ -210,7 +267,7 @@ def add_NodeAdminServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class NodeAdminService:
     """Carried by every Antiphon service, also while it boots and drains. Answers come from a cached
-    snapshot: no method waits for an engine, and none touches a device.
+    snapshot: except where a method says so, none waits for an engine, and none touches a device.
     """
 
     @staticmethod
@@ -446,6 +503,87 @@ class NodeAdminService:
             '/antiphon.admin.v1.NodeAdminService/StopRequest',
             antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestRequest.SerializeToString,
             antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FlushPrefixCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/antiphon.admin.v1.NodeAdminService/FlushPrefixCache',
+            antiphon_dot_admin_dot_v1_dot_node__pb2.FlushPrefixCacheRequest.SerializeToString,
+            antiphon_dot_admin_dot_v1_dot_node__pb2.FlushPrefixCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sleep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/antiphon.admin.v1.NodeAdminService/Sleep',
+            antiphon_dot_admin_dot_v1_dot_node__pb2.SleepRequest.SerializeToString,
+            antiphon_dot_admin_dot_v1_dot_node__pb2.SleepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Wake(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/antiphon.admin.v1.NodeAdminService/Wake',
+            antiphon_dot_admin_dot_v1_dot_node__pb2.WakeRequest.SerializeToString,
+            antiphon_dot_admin_dot_v1_dot_node__pb2.WakeResponse.FromString,
             options,
             channel_credentials,
             insecure,
