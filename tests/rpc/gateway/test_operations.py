@@ -68,6 +68,21 @@ async def test_draining_backend_is_said_to_drain() -> None:
         await bench.stop()
 
 
+async def test_sleeping_backend_is_said_to_sleep_until_it_wakes() -> None:
+    bench = GatewayBench()
+    await bench.start()
+    try:
+        bench.fakes.lifecycle.asleep()
+        await until(lambda: "asleep" in bench.backends.missing)
+        refused = await bench.chat()
+        assert refused.status_code == 503 and "wake it first" in refused.json()["error"]["message"]
+        bench.fakes.lifecycle.awake()
+        await until(lambda: not bench.backends.missing)
+        assert (await bench.chat()).status_code == 200
+    finally:
+        await bench.stop()
+
+
 async def test_stop_finishes_running_requests() -> None:
     bench = GatewayBench()
     await bench.start()

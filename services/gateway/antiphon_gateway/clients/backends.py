@@ -76,7 +76,7 @@ class Pool(Generic[Client, Served]):
         """Admits work.
 
         Raises:
-            Unavailable: BOOTING, DRAINING or NO_BACKEND.
+            Unavailable: BOOTING, DRAINING, ASLEEP or NO_BACKEND.
         """
         if not self.is_ready:
             raise self.members[0].monitor.unavailable()

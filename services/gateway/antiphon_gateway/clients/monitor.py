@@ -64,12 +64,14 @@ class BackendMonitor:
 
     @property
     def reason(self) -> str:
-        """``starting``, ``draining`` or ``no_<name>_backend``; empty when ready."""
+        """``starting``, ``draining``, ``asleep`` or ``no_<name>_backend``; empty when ready."""
         if self.is_ready:
             return ""
         if self._is_fresh and self._status is not None:
             if self._status.state == node_pb2.NODE_STATE_DRAINING:
                 return "draining"
+            if self._status.state == node_pb2.NODE_STATE_ASLEEP:
+                return "asleep"
             if self._status.state == node_pb2.NODE_STATE_FAILED:
                 return f"no_{self.name}_backend"
         return f"no_{self.name}_backend" if self._was_ready else "starting"
@@ -88,6 +90,10 @@ class BackendMonitor:
         if reason == "draining":
             return Unavailable(
                 f"the {self.name} service is draining", reason="DRAINING", retry_after=1.0
+            )
+        if reason == "asleep":
+            return Unavailable(
+                f"the {self.name} service sleeps; wake it first", reason="ASLEEP", retry_after=1.0
             )
         detail = self._status.reason_text if self._is_fresh and self._status is not None else ""
         return Unavailable(

@@ -7,6 +7,7 @@ const POLL_MS = 3000;
 const WORDS = {
   starting: "starting",
   draining: "shutting down",
+  asleep: "asleep",
   no_llm_backend: "no language model",
   no_vocoder_backend: "no voice",
   no_recognition_backend: "no recogniser",
