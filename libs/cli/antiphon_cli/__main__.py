@@ -8,7 +8,18 @@ import typer
 from antiphon_core.errors import AntiphonError
 from rich.console import Console
 
-from antiphon_cli.commands import chat, demo, doctor, edge, models, say, transcribe, up, voice
+from antiphon_cli.commands import (
+    chat,
+    demo,
+    doctor,
+    edge,
+    engine,
+    models,
+    say,
+    transcribe,
+    up,
+    voice,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,6 +28,9 @@ app = typer.Typer(
 )
 for command in (up, demo, chat, say, transcribe, voice, models, doctor):
     app.command(name=command.__name__.rpartition(".")[2])(command.command)
+for operation in (engine.sleep, engine.wake):
+    app.command()(operation)
+app.add_typer(engine.cache, name="cache")
 app.add_typer(edge.app, name="edge")
 
 
