@@ -53,8 +53,8 @@ def hidden_states(model: Decoder, ids: list[int]) -> torch.Tensor:
 
 @torch.inference_mode()
 def divergence(model: Decoder, ids: list[int]) -> float:
-    """Mean KL(float32 || int8), in nats, of the next-token distributions of a text."""
-    kinds = ("float32", "int8")
+    """Mean KL(float32 || int16), in nats, of the next-token distributions of a text."""
+    kinds = ("float32", "int16")
     before = antiphon_kernels.products()
     hidden = []
     for products in kinds:

@@ -4,7 +4,7 @@ Prints, for each model, the time of all matrix products of one step at several r
 share of this machine's measured read bandwidth that the packed bytes reach, and torch's fp32
 ``F.linear`` on the same shapes in the same run. ``--attention`` adds the attention op.
 
-    python bench/kernels_cpu.py [--threads 2] [--isa avx2] [--products int8] [--rows 1 8 256]
+    python bench/kernels_cpu.py [--threads 2] [--isa avx2] [--products int16] [--rows 1 8 256]
         [--attention]
 """
 
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--isa", default="", help="avx512, avx2 or portable; the best by default")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 8, 256])
     parser.add_argument("--attention", action="store_true")
-    parser.add_argument("--products", default="auto", choices=("float32", "int8", "auto"))
+    parser.add_argument("--products", default="auto", choices=("float32", "int16", "auto"))
     options = parser.parse_args()
     antiphon_kernels.set_threads(options.threads)
     peak = read_bandwidth(options.threads)

@@ -70,16 +70,16 @@ def set_threads(count: int) -> None:
     library.set_threads(count)
 
 
-PRODUCTS = ("float32", "int8", "auto")
+PRODUCTS = ("float32", "int16", "auto")
 
 
 def set_products(mode: str) -> None:
     """Sets the arithmetic of this process's products with quantised weights on CPU.
 
     Args:
-        mode: ``float32`` multiplies unrounded activations; ``int8`` rounds them per row and
-            block of 32, see :mod:`antiphon_kernels.quant_linear`; ``auto`` is int8 where the
-            processor has instructions for it. A process starts with float32.
+        mode: ``float32`` multiplies unrounded activations; ``int16`` rounds them to 16 bits per
+            row and block of 32, see :mod:`antiphon_kernels.quant_linear`; ``auto`` is int16 where
+            the processor has instructions for it. A process starts with float32.
 
     Raises:
         ValueError: an unknown mode.
@@ -88,12 +88,12 @@ def set_products(mode: str) -> None:
         raise ValueError(f"products must be one of {', '.join(PRODUCTS)}, got {mode!r}")
     if mode == "auto":
         native = library.native()
-        mode = "int8" if native is not None and native.isa in build.BYTE_DOT_ISAS else "float32"
+        mode = "int16" if native is not None and native.isa in build.BYTE_DOT_ISAS else "float32"
     library.set_products(mode)
 
 
 def products() -> str:
-    """The arithmetic of quantised products now: ``float32`` or ``int8``."""
+    """The arithmetic of quantised products now: ``float32`` or ``int16``."""
     return library.products()
 
 

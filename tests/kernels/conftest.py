@@ -93,7 +93,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def float32_products() -> None:
-    """An engine that another test booted may have left int8 products behind."""
+    """An engine that another test booted may have left int16 products behind."""
     antiphon_kernels.set_products("float32")
 
 

@@ -77,7 +77,7 @@ class Native:
         bias: torch.Tensor | None,
         out: torch.Tensor,
         *,
-        int8: bool,
+        int16: bool,
     ) -> None:
         if x.stride(1) != 1:
             x = x.contiguous()
@@ -85,7 +85,7 @@ class Native:
         if bias is not None:
             bias = bias.float().contiguous()
         self._call(
-            "quant_linear_int8" if int8 else "quant_linear",
+            "quant_linear_int16" if int16 else "quant_linear",
             _described(weight),
             x.data_ptr(),
             x.stride(0),

@@ -71,7 +71,7 @@ def set_threads(count: int) -> None:
 
 
 def set_products(products: str) -> None:
-    """Sets the arithmetic of quantised products, ``float32`` or ``int8``."""
+    """Sets the arithmetic of quantised products, ``float32`` or ``int16``."""
     global _products
     _products = products
 

@@ -32,7 +32,7 @@ RECORDABLE = (
     "gated_activation",
     "store_kv",
     "paged_attention",
-    "quant_linear_int8",
+    "quant_linear_int16",
 )
 """Kernels by their number in program.cpp."""
 _NUMBERS = {name: number for number, name in enumerate(RECORDABLE)}

@@ -49,7 +49,7 @@ _PRODUCT = (
 )  # fmt: skip
 SIGNATURES = {
     "quant_linear": (c_int, _PRODUCT),
-    "quant_linear_int8": (c_int, _PRODUCT),
+    "quant_linear_int16": (c_int, _PRODUCT),
     "pack": (c_int, (c_void_p, POINTER(Weight), c_int)),
     "gather_rows": (c_int, (POINTER(Weight), *_POINTER_AND_STRIDE, c_void_p, c_int)),
     "rms_norm": (

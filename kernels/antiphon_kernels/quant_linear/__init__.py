@@ -5,10 +5,11 @@ kernels unpack it in registers or in the first-level cache and accumulate each o
 in the order of the input dimension, so row i of a product has the same bits for every number
 of rows, tile and thread count.
 
-With :func:`antiphon_kernels.set_products` ``int8`` the activations of a row are rounded per
-block of 32 (scale: the largest magnitude over 127), a group's products are summed as integers
-and its sum meets both scales in fp32: :func:`reference.quant_linear_int8` is the definition.
-Weights keep their bits in either arithmetic. llama.cpp's Q8_1 activations are the model.
+With :func:`antiphon_kernels.set_products` ``int16`` the activations of a row are rounded to 16 bits
+per block of 32 (scale: the largest magnitude over 32512), a group's products are summed as integers
+and its sum meets both scales in fp32: :func:`reference.quant_linear_int16` is the definition.
+Weights keep their bits in either arithmetic. llama.cpp's Q8_1 activations are the model; the second
+byte costs little where memory is the bound, and greedy text stays that of fp32.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ def quant_linear(
         out = torch.empty((x.shape[0], rows))
     elif out.shape != (x.shape[0], rows):
         raise ValueError(f"quant_linear: out {tuple(out.shape)}, expected {(x.shape[0], rows)}")
-    int8 = products() == "int8"
-    if int8 and not weight.format.group:
+    int16 = products() == "int16"
+    if int16 and not weight.format.group:
         fall_back("quant_linear", f"{weight.kind} has no integer codes")
-        int8 = False
-    native.quant_linear(x, weight, bias, out, int8=int8)
+        int16 = False
+    native.quant_linear(x, weight, bias, out, int16=int16)
     return out
 
 

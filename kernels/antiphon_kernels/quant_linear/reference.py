@@ -1,4 +1,4 @@
-"""The quantised linear in plain torch: dequantise, then multiply; and its int8 arithmetic."""
+"""The quantised linear in plain torch: dequantise, then multiply; and its int16 arithmetic."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from antiphon_kernels.quant_linear.packed import PackedWeight, unpack_codes
 
 BLOCK = 32
 """Activations that are rounded together."""
+LARGEST_CODE = 32512.0
+"""Its high byte is 127 and its low byte 0: the kernels take a code as two signed bytes."""
 _SMALLEST = 2.0**-100
 """Blocks whose largest magnitude is below become zeros: their scale would lose its bits."""
 
@@ -48,21 +50,21 @@ def quant_linear(
 
 
 def round_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Activations (M, K) fp32 as codes (M, K) int8 and scales (M, K / 32) fp32.
+    """Activations (M, K) fp32 as codes (M, K) int16 and scales (M, K / 32) fp32.
 
-    The scale of a block is its largest magnitude over 127. A block that is not finite has the
-    scale NaN and zero codes, so that every product with it is NaN.
+    The scale of a block is its largest magnitude over LARGEST_CODE. A block that is not finite
+    has the scale NaN and zero codes, so that every product with it is NaN.
     """
     blocks = x.unflatten(1, (-1, BLOCK))
     largest = blocks.abs().amax(-1, keepdim=True)
     finite = blocks.isfinite().all(-1, keepdim=True)
     usable = finite & (largest >= _SMALLEST)
-    codes = torch.where(usable, blocks * (127.0 / largest), 0.0).round().to(torch.int8)
-    scales = torch.where(usable, largest / 127.0, torch.where(finite, 0.0, float("nan")))
+    codes = torch.where(usable, blocks * (LARGEST_CODE / largest), 0.0).round().to(torch.int16)
+    scales = torch.where(usable, largest / LARGEST_CODE, torch.where(finite, 0.0, float("nan")))
     return codes.flatten(1), scales.squeeze(-1)
 
 
-def quant_linear_int8(
+def quant_linear_int16(
     x: torch.Tensor, weight: PackedWeight, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """:func:`quant_linear` of rounded activations, with the integer sums of the kernels.

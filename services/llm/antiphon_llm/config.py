@@ -89,8 +89,8 @@ class LlmSettings(Settings):
     tenant_weights: dict[str, float] = setting(
         default_factory=dict, doc="share of a tenant's admissions in its class; 1 if not named"
     )
-    products: Literal["auto", "float32", "int8"] = setting(
-        "auto", doc="activations in products of packed weights on CPU; auto is int8 where fast"
+    products: Literal["auto", "float32", "int16"] = setting(
+        "auto", doc="activations in products of packed weights on CPU; auto is int16 where fast"
     )
     upload_mode: Literal["auto", "packed", "direct"] = setting(
         "auto", doc="how step data reaches a GPU; on CPU there is nothing to upload"

@@ -42,8 +42,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     graph_rows_max: int = 0
     """Largest captured row count; 0 takes max_rows."""
     products: str = "auto"
-    """Arithmetic of quantised matrix products on CPU: float32, int8 (activations rounded per
-    block of 32) or auto (int8 where the processor has the instructions)."""
+    """Arithmetic of quantised matrix products on CPU: float32, int16 (activations rounded to 16
+    bits per block of 32) or auto (int16 where the processor has the instructions)."""
     prefix_cache: bool = True
     batch_rows_max: int = 0
     """Rows that batch requests may hold together; 0 is max_rows."""
@@ -176,6 +176,7 @@ class Hello(msgspec.Struct, tag="hello"):
     boot_seconds: dict[str, float] = {}
     memory: dict[str, int] = {}
     """Bytes of the engine's device by owner, as measured or foreseen at boot."""
+    entry_bytes: int = 0
 
 
 class TopLogprobs(msgspec.Struct, array_like=True):
@@ -273,11 +274,15 @@ class Fault(msgspec.Struct, tag="fault"):
 
 
 class Done(msgspec.Struct, tag="done"):
-    """Answer to FlushCache, Sleep or Wake."""
+    """Answer to FlushCache, Sleep or Wake; gauges that show the outcome go before it."""
 
     request_id: str
     error: str = ""
     error_reason: str = ""
+    entries: int = 0
+    """Entries that a flush made free at once."""
+    released_bytes: int = 0
+    """Memory that a sleep gave back."""
 
 
 FromEngine = BootPhase | Hello | StepOutputs | Embedding | Gauges | Fault | Done

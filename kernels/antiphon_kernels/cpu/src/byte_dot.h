@@ -1,4 +1,4 @@
-// Byte products: four of them summed into each 32-bit lane, and floats rounded to bytes.
+// Byte products: four of them summed into each 32-bit lane, and floats rounded to two bytes.
 //
 // The integers are the same on every instruction set: no sum saturates or wraps.
 #pragma once
@@ -73,11 +73,14 @@ inline int32_t max_lanes(Ints value) {
 
 // Elements of a row of activations that share a scale.
 constexpr int kRounded = 32;
+// The largest code: its high byte is 127.
+constexpr float kLargestCode = 32512.0f;
 
-// Rounds 32 floats to codes in [-127, 127] and returns their scale: the largest magnitude over
-// 127. A block with a NaN or an infinity has the scale NaN, so that it shows in the products; one
-// that is zero, or so small that a scale would lose its bits, has the scale zero.
-inline float round_block(const float* x, int8_t* codes) {
+// Rounds 32 floats to 16-bit codes 256 high + low, both signed bytes, and returns their scale: the
+// largest magnitude over kLargestCode. A block with a NaN or an infinity has the scale NaN, so
+// that it shows in the products; one that is zero, or so small that a scale would lose its bits,
+// has the scale zero.
+inline float round_block(const float* x, int8_t* high, int8_t* low) {
   typedef int8_t Bytes __attribute__((vector_size(kLanes), aligned(1)));
   constexpr int kVectors = kRounded / kLanes;
   Floats parts[kVectors];
@@ -91,15 +94,20 @@ inline float round_block(const float* x, int8_t* codes) {
   float largest;
   std::memcpy(&largest, &bits, 4);
   const bool usable = largest >= 0x1p-100f && bits < 0x7f800000;
-  const Floats inverse = broadcast(usable ? 127.0f / largest : 0.0f);
+  const Floats inverse = broadcast(usable ? kLargestCode / largest : 0.0f);
   // Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits.
   const Floats rounding = broadcast(0x1.8p23f);
   for (int v = 0; v < kVectors; ++v) {
     const Ints whole = (Ints)(parts[v] * inverse + rounding) - (Ints)rounding;
-    *reinterpret_cast<Bytes*>(codes + v * kLanes) =
-        usable ? __builtin_convertvector(whole, Bytes) : Bytes{};
+    const Ints upper = (whole + 128) >> 8;
+    const auto put = [&](int8_t* to, Ints part) {
+      *reinterpret_cast<Bytes*>(to + v * kLanes) =
+          usable ? __builtin_convertvector(part, Bytes) : Bytes{};
+    };
+    put(high, upper);
+    put(low, whole - upper * 256);
   }
-  if (usable) return largest / 127.0f;
+  if (usable) return largest / kLargestCode;
   return bits >= 0x7f800000 ? __builtin_nanf("") : 0.0f;
 }
 

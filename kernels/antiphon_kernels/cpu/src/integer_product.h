@@ -1,6 +1,7 @@
 // Rounded rows times a panel of weights: integer sums over each group of input elements.
 //
-// A group's codes meet the row's rounded inputs in 32-bit integers, exactly. The sum then meets
+// A group's codes meet the row's rounded inputs in 32-bit integers, exactly: first their high
+// bytes, then, eight bits lower, their low ones. The sum then meets
 // both scales and joins the total in fp32, group after group, whatever the number of rows: a
 // row's bits do not depend on its batch.
 #pragma once
@@ -31,16 +32,17 @@ union Correction {
   float input_sum;
 };
 
-// Rounded rows in the form that a decoder asks for.
+// Rounded rows in the form that a decoder asks for. A row's codes are its high bytes, then its
+// low ones.
 struct RoundedRows {
-  const int8_t* codes;  // columns apart
+  const int8_t* codes;  // 2 columns apart
   const float* scales;  // columns / 32 apart
   const Correction* corrections;  // groups apart
   int64_t columns, groups;
 
   RoundedRows from(int64_t row) const {
-    return {codes + row * columns, scales + row * (columns / kRounded), corrections + row * groups,
-            columns, groups};
+    return {codes + row * 2 * columns, scales + row * (columns / kRounded),
+            corrections + row * groups, columns, groups};
   }
 };
 
@@ -49,11 +51,12 @@ inline void round_row(const float* x, int64_t columns, int8_t* codes, float* sca
                       Correction* corrections) {
   constexpr int kGroup = Decoder::kGroup;
   for (int64_t block = 0; block < columns / kRounded; ++block) {
-    int8_t* to = codes + block * kRounded;
-    scales[block] = round_block(x + block * kRounded, to);
+    int8_t* high = codes + block * kRounded;
+    int8_t* low = high + columns;
+    scales[block] = round_block(x + block * kRounded, high, low);
     for (int part = 0; part < kRounded / kGroup; ++part) {
       int32_t sum = 0;
-      for (int k = 0; k < kGroup; ++k) sum += to[part * kGroup + k];
+      for (int k = part * kGroup; k < (part + 1) * kGroup; ++k) sum += high[k] * 256 + low[k];
       Correction& correction = corrections[block * (kRounded / kGroup) + part];
       if constexpr (Decoder::kHasMin)
         correction.input_sum = static_cast<float>(sum) * scales[block];
@@ -75,11 +78,11 @@ inline RoundedRows round_rows(const float* x, int64_t stride, int64_t rows, int6
     if (memory.size() < static_cast<size_t>(size)) memory.resize(static_cast<size_t>(size));
     return memory.data();
   };
-  int8_t* to = reserve(codes, rows * columns);
+  int8_t* to = reserve(codes, rows * 2 * columns);
   float* factors = reserve(scales, rows * blocks);
   Correction* sums = reserve(corrections, rows * groups);
   parallel_for(rows * columns < 32 * 1024 ? 1 : threads, rows, [=](int64_t row) {
-    round_row<Decoder>(x + row * stride, columns, to + row * columns, factors + row * blocks,
+    round_row<Decoder>(x + row * stride, columns, to + row * 2 * columns, factors + row * blocks,
                        sums + row * groups);
   });
   return {to, factors, sums, columns, groups};
@@ -89,6 +92,7 @@ inline RoundedRows round_rows(const float* x, int64_t stride, int64_t rows, int6
 template <typename Decoder>
 struct Packed {
   typedef Decoder Format;
+  static constexpr bool kUnpacks = true;
   const Decoder& decoder;
 
   void prefetch(int64_t group) const {
@@ -105,6 +109,7 @@ struct Packed {
 template <typename Decoder>
 struct Unpacked {
   typedef Decoder Format;
+  static constexpr bool kUnpacks = false;
   static constexpr int kGroup = Decoder::kGroup;
   static constexpr int64_t kWords = kUnpackDepth / 4 * kPanel;
   static constexpr int64_t kFactors = kUnpackDepth / kGroup * kPanel;
@@ -145,29 +150,42 @@ inline void byte_tile(const Source& source, const RoundedRows& input, int64_t be
                       int lane, float* out, int64_t out_stride, bool accumulate) {
   typedef typename Source::Format Format;
   constexpr int kGroup = Format::kGroup;
+  constexpr int kQuads = kGroup / 4;
   Floats totals[Rows][Vectors];
   for (int r = 0; r < Rows; ++r)
     for (int v = 0; v < Vectors; ++v)
       totals[r][v] = accumulate ? load(out + r * out_stride + lane + v * kLanes) : Floats{};
   for (int64_t group = begin; group < end; ++group) {
     if (lane == 0) source.prefetch(group);
-    Ints sums[Rows][Vectors];
-    for (int r = 0; r < Rows; ++r)
-      for (int v = 0; v < Vectors; ++v)
-        sums[r][v] = Format::kHasMin
-                         ? Ints{}
-                         : broadcast_int(input.corrections[r * input.groups + group].start);
-    const int8_t* x = input.codes + group * kGroup;
+    Ints sums[Rows][Vectors] = {};
+    Words unpacked[Source::kUnpacks ? kQuads : 1][Vectors];
+    if constexpr (Source::kUnpacks)
 #pragma GCC unroll 8
-    for (int quad = 0; quad < kGroup / 4; ++quad) {
-      Words codes[Vectors];
-      for (int v = 0; v < Vectors; ++v) codes[v] = source.bytes(group, quad, lane + v * kLanes);
-      for (int r = 0; r < Rows; ++r) {
-        const Words four = broadcast_word(x + r * input.columns + quad * 4);
+      for (int quad = 0; quad < kQuads; ++quad)
         for (int v = 0; v < Vectors; ++v)
-          sums[r][v] = dot_bytes<Format::kByteBits>(sums[r][v], codes[v], four);
+          unpacked[quad][v] = source.bytes(group, quad, lane + v * kLanes);
+    const auto add = [&](const int8_t* x) {
+#pragma GCC unroll 8
+      for (int quad = 0; quad < kQuads; ++quad) {
+        Words codes[Vectors];
+        for (int v = 0; v < Vectors; ++v)
+          codes[v] = Source::kUnpacks ? unpacked[quad][v]
+                                      : source.bytes(group, quad, lane + v * kLanes);
+        for (int r = 0; r < Rows; ++r) {
+          const Words four = broadcast_word(x + r * 2 * input.columns + quad * 4);
+          for (int v = 0; v < Vectors; ++v)
+            sums[r][v] = dot_bytes<Format::kByteBits>(sums[r][v], codes[v], four);
+        }
       }
-    }
+    };
+    add(input.codes + group * kGroup);
+    for (int r = 0; r < Rows; ++r)
+      for (int v = 0; v < Vectors; ++v) {
+        sums[r][v] <<= 8;
+        if constexpr (!Format::kHasMin)
+          sums[r][v] += broadcast_int(input.corrections[r * input.groups + group].start);
+      }
+    add(input.codes + input.columns + group * kGroup);
     const int64_t block = group * kGroup / kRounded;
     for (int v = 0; v < Vectors; ++v) {
       const Floats scales = source.scales(group, lane + v * kLanes);

@@ -1,4 +1,4 @@
-// Where the results of a product go, shared by its float32 and its int8 arithmetic.
+// Where the results of a product go, shared by its float32 and its int16 arithmetic.
 #pragma once
 
 #include <memory>

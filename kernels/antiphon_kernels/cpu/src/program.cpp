@@ -19,7 +19,7 @@ using antiphon::Weight;
 
 ANTIPHON_EXPORT int antiphon_quant_linear(const Weight*, const float*, int64_t, int64_t,
                                           const float*, float*, int64_t, int);
-ANTIPHON_EXPORT int antiphon_quant_linear_int8(const Weight*, const float*, int64_t, int64_t,
+ANTIPHON_EXPORT int antiphon_quant_linear_int16(const Weight*, const float*, int64_t, int64_t,
                                                const float*, float*, int64_t, int);
 ANTIPHON_EXPORT void antiphon_rms_norm(const float*, int64_t, int64_t, const float*, float, float,
                                        float*, int64_t, int64_t, int64_t, int64_t, int64_t, int);
@@ -89,7 +89,7 @@ int run(const Call& call) {
     case 4: return invoke(antiphon_gated_activation, call);
     case 5: return invoke(antiphon_store_kv, call);
     case 6: return invoke(antiphon_paged_attention, call);
-    case 7: return invoke(antiphon_quant_linear_int8, call);
+    case 7: return invoke(antiphon_quant_linear_int16, call);
     default: return -1;
   }
 }

@@ -37,7 +37,7 @@ void many_rows(const Decoder& decoder, const RoundedRows& input, int64_t rows,
 using namespace antiphon;
 
 // As antiphon_quant_linear. Returns 0, or 1 for a format without integer codes.
-ANTIPHON_EXPORT int antiphon_quant_linear_int8(const Weight* weight, const float* x,
+ANTIPHON_EXPORT int antiphon_quant_linear_int16(const Weight* weight, const float* x,
                                                int64_t x_stride, int64_t rows, const float* bias,
                                                float* out, int64_t out_stride, int threads) {
   const int64_t panels = (weight->rows + kPanel - 1) / kPanel;
