@@ -50,9 +50,6 @@ async def serve(settings: LlmSettings) -> int:
     stop = StopRequest()
     front = LlmFront(settings, lifecycle, engine_worker, version=release)
 
-    async def stop_request(request_id: str) -> None:
-        front.stop_request(request_id)
-
     node = NodeAdminServicer(
         lifecycle,
         front.server_info,
@@ -60,7 +57,10 @@ async def serve(settings: LlmSettings) -> int:
         config=settings.values,
         requests=front.records,
         on_shutdown=stop.ask,
-        stop_request=stop_request,
+        stop_request=front.stop_request,
+        flush_prefix_cache=front.flush_prefix_cache,
+        sleep=front.sleep,
+        wake=front.wake,
         supervised=settings.supervised,
     )
     server = RpcServer(service="llm", bind=settings.bind, lifecycle=lifecycle, node=node)

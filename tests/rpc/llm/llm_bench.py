@@ -50,16 +50,16 @@ class LlmBench:
         self.front = LlmFront(self.settings, self.lifecycle, make_worker or self._worker)
         self.worker: Any = None
 
-        async def stop_request(request_id: str) -> None:
-            self.front.stop_request(request_id)
-
         node = NodeAdminServicer(
             self.lifecycle,
             self.front.server_info,
             self.front.measures,
             config=self.settings.values,
             requests=self.front.records,
-            stop_request=stop_request,
+            stop_request=self.front.stop_request,
+            flush_prefix_cache=self.front.flush_prefix_cache,
+            sleep=self.front.sleep,
+            wake=self.front.wake,
         )
         self.server = RpcServer(
             service="llm", bind=self.settings.bind, lifecycle=self.lifecycle, node=node

@@ -7,6 +7,9 @@ does with a request follows from the prompt's first id:
 prompt, then the end token. ``HOLD`` never gets a row. ``STUCK`` gets a row and draws nothing.
 ``FAIL`` fails after two tokens, ``REFUSE`` is refused: both only the choice that the second id
 names.
+
+A flush frees three entries. A sleep waits until nothing is live, or fails at once where its
+time is 0; ``Script.deaf`` answers neither.
 """
 
 from __future__ import annotations
@@ -21,16 +24,20 @@ from antiphon_llm.messages import (
     Boot,
     BootPhase,
     Cancel,
+    Done,
     Embedding,
     EmbedSubmit,
     Finish,
+    FlushCache,
     Gauges,
     Hello,
     Shutdown,
+    Sleep,
     StepOutputs,
     Submit,
     ToEngine,
     TopLogprobs,
+    Wake,
 )
 
 COUNT, SAY, HOLD, FAIL, REFUSE, STUCK = 50, 51, 52, 53, 54, 55
@@ -47,6 +54,9 @@ class Script:
     kv_used: int = 0
     door: str = ""
     vocabulary: int = VOCABULARY
+    deaf: bool = False
+    cached: dict[int, int] = field(default_factory=dict)
+    """Prompt tokens that a request's choices found cached, by choice."""
     seen: list[object] = field(default_factory=list)
     """Every message that came; only of use in a thread."""
 
@@ -67,6 +77,7 @@ class ScriptedEngine:
         self._script = script
         self._live: dict[str, _Sequence] = {}
         self._outputs = StepOutputs(request_ids=[], token_ids=[])
+        self._sleeps: list[str] = []
         self._stopping = False
         self._steps = 0
 
@@ -95,6 +106,21 @@ class ScriptedEngine:
             self._endpoint.send(Embedding(message.request_id, [total, 3.0, 4.0]))
         elif isinstance(message, Shutdown):
             self._stopping = True
+        elif not self._script.deaf:
+            self._control(message)
+
+    def _control(self, message: object) -> None:
+        if isinstance(message, FlushCache):
+            self._endpoint.send(Done(message.request_id, entries=3))
+        elif isinstance(message, Sleep) and self._live and not message.timeout_s:
+            self._endpoint.send(Done(message.request_id, "requests still run", "WRONG_STATE"))
+        elif isinstance(message, Sleep):
+            self._script.door = "ASLEEP"
+            self._sleeps.append(message.request_id)
+        elif isinstance(message, Wake):
+            self._script.door = ""
+            self._send_gauges()
+            self._endpoint.send(Done(message.request_id))
 
     def _submit(self, submit: Submit) -> None:
         kind = submit.prompt_ids[0]
@@ -115,6 +141,11 @@ class ScriptedEngine:
             self._endpoint.send(outputs)
             self._outputs = StepOutputs(request_ids=[], token_ids=[])
         self._steps += 1
+        self._send_gauges()
+        while self._sleeps and not self._live:
+            self._endpoint.send(Done(self._sleeps.pop(), released_bytes=4096))
+
+    def _send_gauges(self) -> None:
         self._endpoint.send(
             Gauges(
                 at=time.time(),
@@ -160,8 +191,10 @@ class ScriptedEngine:
     def _finish(
         self, name: str, reason: str, error: str = "", error_reason: str = "", stop_token: int = -1
     ) -> None:
-        self._live.pop(name, None)
-        finish = Finish(name, reason, error, error_reason, stop_token, decode_seconds=0.01)
+        item = self._live.pop(name, None)
+        cached = self._script.cached.get(item.submit.choice, 0) if item is not None else 0
+        finish = Finish(name, reason, error, error_reason, stop_token, decode_seconds=0.01,
+                        cached_tokens=cached)  # fmt: skip
         self._outputs.finished.append(finish)
 
 
@@ -178,6 +211,7 @@ def _hello(boot: Boot, vocabulary: int) -> Hello:
         kv_bytes=1,
         device="cpu",
         dtype="float32",
+        entry_bytes=1000,
     )
 
 

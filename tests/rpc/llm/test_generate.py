@@ -116,7 +116,11 @@ async def test_a_refusal_is_a_status_before_any_message(llm: LlmBench) -> None:
 
 @pytest.mark.parametrize(
     ("door", "status"),
-    [("MEMORY_PRESSURE", ResourceExhausted), ("ASLEEP", Unavailable), ("DRAINING", Unavailable)],
+    [
+        ("MEMORY_PRESSURE", ResourceExhausted),
+        ("NO_BACKEND", Unavailable),
+        ("DRAINING", Unavailable),
+    ],
 )
 async def test_a_shut_door_refuses_before_the_engine_is_asked(
     llm: LlmBench, door: str, status: type[AntiphonError]
@@ -134,6 +138,16 @@ async def test_a_shut_door_refuses_before_the_engine_is_asked(
     await until(lambda: not llm.front._engine.gauges.door)
     assert llm.lifecycle.state is State.READY
     assert (await llm.generate(tokens(COUNT, stop=limit(1)))).kinds[-1] == "completed"
+
+
+@pytest.mark.parametrize("cached", [(0, 48, 48), (32, 48, 48)])
+async def test_what_the_choices_find_of_each_other_is_no_hit(
+    llm: LlmBench, cached: tuple[int, ...]
+) -> None:
+    assert llm.script is not None
+    llm.script.cached = dict(enumerate(cached))
+    found = await llm.generate(tokens(COUNT, choice_count=3, stop=limit(2)))
+    assert found.completed[0].usage.cached_tokens == cached[0]
 
 
 async def test_one_choices_failure_leaves_the_others(llm: LlmBench) -> None:

@@ -1,4 +1,4 @@
-"""Prefix cache, tenants, classes and cancels through the front and the real engine process."""
+"""Prefix cache, tenants, classes, cancels and sleep, through the front and the real engine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from antiphon.admin.v1 import node_pb2
 from antiphon.llm.v1 import generate_pb2
+from antiphon_core.errors import FailedPrecondition, Unavailable
+from antiphon_core.lifecycle import State
 from antiphon_core.rpc.context import PRIORITY, TENANT
-from antiphon_core.rpc.streams import messages, open_stream, read_all
+from antiphon_core.rpc.streams import messages, open_stream, read_all, result
 from antiphon_llm.__main__ import engine_worker
 from antiphon_llm.messages import Gauges
 from llm_bench import Collected, LlmBench, limit
@@ -156,6 +159,102 @@ async def test_the_choices_of_one_request_prefill_its_prompt_once(llm: LlmBench)
     assert len(answer.finished) == 4
     computed = (await idle(llm)).prefill_tokens - before
     assert len(ids) <= computed <= len(ids) + 3 * ENTRY
+    assert answer.completed[0].usage.cached_tokens == 0, "the choices' own prompt is no hit"
+    assert await cached(llm, ids, choice_count=4) == 304
+
+
+async def flush(llm: LlmBench, **scope: Any) -> node_pb2.FlushPrefixCacheResponse:
+    """Forgets cached prefixes; ``scope`` is ``tenant`` or ``all``."""
+    return await result(llm.node.FlushPrefixCache(node_pb2.FlushPrefixCacheRequest(**scope)))
+
+
+async def test_what_is_flushed_is_computed_again(llm: LlmBench):
+    ids = prompt(100)
+    await flush(llm, all=True)
+    assert gauges(llm).kv_cached == 0
+    for tenant in ("blue", "green"):
+        await ask(llm, ids, tenant=tenant)
+        assert await cached(llm, ids, tenant=tenant) == 96
+    before = (await idle(llm)).kv_cached
+    flushed = await flush(llm, tenant="blue")
+    hello = llm.front._engine.hello
+    assert flushed.entries == 6
+    assert flushed.bytes == 6 * hello.entry_bytes == 6 * hello.kv_bytes // (hello.kv_entries + 1)
+    assert gauges(llm).kv_cached == before - 6
+    assert await cached(llm, ids, tenant="blue") == 0
+    assert await cached(llm, ids, tenant="green") == 96
+    assert (await flush(llm, all=True)).entries == 12
+    assert await cached(llm, ids, tenant="green") == 0
+
+
+async def test_a_flush_leaves_what_runs_alone(llm: LlmBench):
+    ids = prompt(100)
+    calm = await ask(llm, ids, tokens=120)
+    await idle(llm)
+    running = asyncio.create_task(ask(llm, ids, tokens=120))
+    await until(lambda: gauges(llm).running and gauges(llm).kv_used)
+    held = gauges(llm).kv_used
+    await flush(llm, all=True)
+    assert gauges(llm).kv_used >= held
+    answer = await running
+    assert answer.text() == calm.text()
+    assert answer.completed[0].usage.cached_tokens == 96
+    assert await cached(llm, ids) == 0
+
+
+async def sleep(llm: LlmBench, seconds: int) -> int:
+    """Sleeps; how many bytes came back."""
+    request = node_pb2.SleepRequest()
+    request.timeout.seconds = seconds
+    return (await result(llm.node.Sleep(request))).released_bytes
+
+
+async def wake(llm: LlmBench) -> None:
+    await result(llm.node.Wake(node_pb2.WakeRequest()))
+
+
+async def test_asleep_refuses_and_awake_answers_as_before(llm: LlmBench):
+    ids = prompt(100)
+    before = await ask(llm, ids, tokens=12)
+    await idle(llm)
+    assert await sleep(llm, 10) > 6 * llm.front._engine.hello.entry_bytes
+    assert await sleep(llm, 10) == 0
+    assert llm.lifecycle.state is State.ASLEEP
+    assert gauges(llm).kv_cached == 0
+    with pytest.raises(Unavailable) as caught:
+        await ask(llm, ids)
+    assert caught.value.reason == "ASLEEP"
+    await wake(llm)
+    await wake(llm)
+    after = await ask(llm, ids, tokens=12)
+    assert after.completed[0].usage.cached_tokens == 0
+    assert after.text() == before.text()
+
+
+async def test_a_sleep_lets_what_runs_end_or_gives_up(llm: LlmBench):
+    ids = prompt(20)
+    running = asyncio.create_task(ask(llm, ids, tokens=120))
+    await until(lambda: gauges(llm).running)
+    with pytest.raises(FailedPrecondition, match="still run"):
+        await sleep(llm, 0)
+    assert llm.lifecycle.state is State.READY
+    assert not running.done()
+    await sleep(llm, 60)
+    assert (await running).completed[0].usage.output_tokens == 120
+    await wake(llm)
+    assert (await ask(llm, ids)).completed[0].usage.output_tokens == 2
+
+
+async def test_a_wake_calls_a_waiting_sleep_off(llm: LlmBench):
+    running = asyncio.create_task(ask(llm, prompt(20), tokens=200))
+    await until(lambda: gauges(llm).running)
+    sleeping = asyncio.create_task(sleep(llm, 60))
+    await until(lambda: llm.lifecycle.state is State.ASLEEP)
+    await wake(llm)
+    with pytest.raises(FailedPrecondition, match="woken"):
+        await sleeping
+    assert (await ask(llm, prompt(20))).completed[0].usage.output_tokens == 2
+    assert (await running).completed[0].usage.output_tokens == 200
 
 
 async def test_a_cancelled_prompt_is_computed_no_further(llm: LlmBench):

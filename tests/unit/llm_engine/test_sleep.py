@@ -10,7 +10,7 @@ from antiphon_llm.engine.memory import discard_pages
 from antiphon_llm.engine.sleep import Sleeper
 from antiphon_llm.kvcache.fields import FieldSpec
 from antiphon_llm.kvcache.pool import KvPool
-from antiphon_llm.messages import Done, Sleep, Wake
+from antiphon_llm.messages import Done, FlushCache, Gauges, Sleep, Wake
 
 Reference = Callable[[Sequence[int], int], list[int]]
 
@@ -33,7 +33,9 @@ def test_finishes_sleeps_refuses_wakes(
     engine.run()
     engine.step()
     assert engine.outputs["before"] == greedy_reference(range(20), 8)
-    assert done(engine) == [Done("s")] and engine.loop.sleeper.asleep
+    (answer,) = done(engine)
+    assert answer == Done("s", released_bytes=answer.released_bytes)
+    assert engine.loop.sleeper.asleep
     assert engine.allocator.used == 0  # The cache is forgotten.
     engine.send(Wake("w"))
     engine.submit("after", range(20))
@@ -41,6 +43,40 @@ def test_finishes_sleeps_refuses_wakes(
     assert done(engine)[1:] == [Done("w")]
     assert engine.outputs["after"] == engine.outputs["before"]
     assert engine.finished["after"].cached_tokens == 0
+
+
+def before_answers(engine) -> list[Gauges]:
+    """The gauges that were sent right before each answer."""
+    pairs = zip(engine.other, engine.other[1:], strict=False)
+    return [gauges for gauges, answer in pairs if isinstance(answer, Done)]
+
+
+def test_a_flush_tells_what_is_free_and_whoever_hears_of_it_finds_it_in_the_gauges(
+    engine_type,
+) -> None:
+    engine = engine_type(prefix_cache=1)
+    engine.submit("a", range(20))
+    engine.run()
+    cached = engine.scheduler.holdings.cached
+    assert cached > 0
+    engine.send(FlushCache("nobody", "nobody"))
+    engine.send(FlushCache("all"))
+    engine.step()
+    assert done(engine) == [Done("nobody"), Done("all", entries=cached)]
+    assert [gauges.kv_cached for gauges in before_answers(engine)] == [cached, 0]
+
+
+def test_the_door_in_the_gauges_is_that_of_the_answer(engine_type) -> None:
+    engine = engine_type()
+    engine.submit("long", [1], max_tokens=60)
+    engine.send(Sleep("hasty", timeout_s=0.0))
+    engine.step()
+    engine.run()
+    for message in (Sleep("s"), Wake("w")):
+        engine.send(message)
+        engine.step()
+    assert [answer.error_reason for answer in done(engine)] == ["WRONG_STATE", "", ""]
+    assert [gauges.door for gauges in before_answers(engine)] == ["", "ASLEEP", ""]
 
 
 def test_gives_up_when_its_time_is_over(engine_type) -> None:

@@ -94,6 +94,7 @@ def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> Engine
         kernels=built.kernels,
         boot_seconds=phases.seconds,
         memory={**built.memory, "kv": built.pool.bytes},
+        entry_bytes=built.pool.entry_bytes,
     )
     endpoint.send(hello)
     _log.info("engine_ready", **msgspec.to_builtins(hello))

@@ -23,7 +23,7 @@ from antiphon_llm.sampler.row import SamplerRow
 
 from .batch import BatchBuilder, StepBatch
 from .failures import FailureKind, classify
-from .memory import discard_pages
+from .memory import discard_pages, resident_bytes
 from .plan import PlannedRow, StepPlan
 from .runner import ForwardModel, LayerCache, ScoredChunk, StepResult
 
@@ -111,7 +111,10 @@ class CpuRunner:
 
     def sleep(self) -> int:
         """See Runner. The weights stay: they are in the host's memory already."""
-        return sum(discard_pages(pool) for pool in _storages(self._views))
+        before = resident_bytes()
+        for pool in _storages(self._views):
+            discard_pages(pool)
+        return max(0, before - resident_bytes())
 
     def wake(self) -> None:
         """See Runner. Pages come back zeroed when they are written."""

@@ -73,7 +73,7 @@ class EngineLoop:
         self.outbox = outbox
         self.door = door
         self.owners = Owners()
-        self.sleeper = Sleeper(scheduler, runner, door, endpoint.send)
+        self.sleeper = Sleeper(scheduler, runner, door, self._answer)
         self.pressure = MemoryPressure(scheduler, door)
         self.recovery = Recovery(scheduler, live, self.pressure, door)
         self.overlap_depth = overlap_depth
@@ -139,8 +139,8 @@ class EngineLoop:
             elif isinstance(message, Cancel):
                 self.intake.cancel(message)
             elif isinstance(message, FlushCache):
-                self.scheduler.flush(message.tenant)
-                self._endpoint.send(Done(message.request_id))
+                entries = self.scheduler.flush(message.tenant)
+                self._answer(Done(message.request_id, entries=entries))
             elif isinstance(message, Sleep):
                 self.sleeper.sleep(message)
             elif isinstance(message, Wake):
@@ -201,6 +201,11 @@ class EngineLoop:
         """Sends the gauges, then the step's outputs: who hears of an end finds it counted."""
         self._endpoint.send(self._gauges())
         self._send_outputs()
+
+    def _answer(self, done: Done) -> None:
+        """Who hears of a flush, sleep or wake finds it in the gauges."""
+        self._endpoint.send(self._gauges())
+        self._endpoint.send(done)
 
     def _send_outputs(self) -> None:
         outputs = self.outbox.flush()

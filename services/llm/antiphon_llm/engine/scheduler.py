@@ -152,10 +152,10 @@ class Scheduler:
         self._release(request, publish=False)
         self._wait_again(request, State.QUEUED)
 
-    def flush(self, tenant: str | None = None) -> None:
-        """Makes cached prefixes unreachable: all, or one tenant's."""
-        if self.holdings.tree is not None:
-            self.holdings.tree.flush(tenant)
+    def flush(self, tenant: str | None = None) -> int:
+        """Makes cached prefixes unreachable, all or one tenant's; entries that are free now."""
+        tree = self.holdings.tree
+        return tree.flush(tenant) if tree is not None else 0
 
     def plan(self) -> StepPlan:
         """The next step: decode rows, running prefills, then admissions.

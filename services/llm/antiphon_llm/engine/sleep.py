@@ -71,22 +71,22 @@ class Sleeper:
         if not self._waiting:
             return
         if not busy:
-            self._fall_asleep()
+            released = 0 if self.asleep else self._fall_asleep()
             for _, request_id in self._waiting:
-                self._answer(Done(request_id))
+                self._answer(Done(request_id, released_bytes=released))
             self._waiting.clear()
             return
         now = self._clock()
-        for _, request_id in [item for item in self._waiting if item[0] <= now]:
-            self._answer(Done(request_id, "requests still run", "WRONG_STATE"))
+        over = [request_id for until, request_id in self._waiting if until <= now]
         self._waiting = [item for item in self._waiting if item[0] > now]
         if not self._waiting:
             self._door.open(ASLEEP)
+        for request_id in over:
+            self._answer(Done(request_id, "requests still run", "WRONG_STATE"))
 
-    def _fall_asleep(self) -> None:
-        if self.asleep:
-            return
+    def _fall_asleep(self) -> int:
         self._scheduler.flush()
         released = self._runner.sleep()
         self.asleep = True
         _log.info("asleep", released_bytes=released)
+        return released

@@ -9,7 +9,7 @@ from antiphon_llm.front.engine_errors import engine_error
 
 _CLOSED = {
     "DRAINING": "the engine finishes what it has and stops",
-    "ASLEEP": "the model sleeps; wake it first",
+    "ASLEEP": "the service sleeps; wake it first",
     "MEMORY_PRESSURE": "memory ran out; the engine finishes what it has first",
     "NO_BACKEND": "the engine met a fault and waits for a step that succeeds",
 }
@@ -17,8 +17,13 @@ _CLOSED = {
 
 
 def report_door(lifecycle: Lifecycle, closed: str) -> None:
-    """Shows a door that is shut as a part of the service that does not work, with its reason."""
-    if closed:
+    """Shows an engine that sleeps, or lets nobody in because it is about to, as a service that
+    sleeps; a door that is shut otherwise as a part that does not work, with its reason."""
+    if closed == "ASLEEP":
+        lifecycle.asleep()
+    else:
+        lifecycle.awake()
+    if closed and closed != "ASLEEP":
         lifecycle.degraded("engine door", _CLOSED.get(closed, closed))
     else:
         lifecycle.recovered("engine door")

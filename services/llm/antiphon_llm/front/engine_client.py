@@ -17,6 +17,7 @@ from antiphon_core.ipc.worker import Worker, WorkerExit
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.logs import get_logger
 
+from antiphon_llm.front.control import EngineControl
 from antiphon_llm.front.door import report_door, require_open
 from antiphon_llm.front.engine_errors import error_of, worker_died
 from antiphon_llm.front.engine_metrics import EngineMetrics
@@ -25,6 +26,7 @@ from antiphon_llm.front.waiting import Waiting
 from antiphon_llm.messages import (
     BootPhase,
     Cancel,
+    Done,
     Embedding,
     EmbedSubmit,
     Fault,
@@ -77,6 +79,7 @@ class EngineClient:
         self._queue_limit = queue_limit
         self._check_hello = check_hello
         self._metrics = EngineMetrics()
+        self.control = EngineControl(self._worker.send)
         self._sequences: dict[str, tuple[Generation, int]] = {}
         self._names: dict[Generation, list[str]] = {}
         self._waiting = Waiting()
@@ -229,6 +232,7 @@ class EngineClient:
             if not future.done():
                 future.set_exception(error)
         self._embeddings.clear()
+        self.control.fail_all(error)
 
     # Messages
 
@@ -242,6 +246,8 @@ class EngineClient:
             report_door(self._lifecycle, message.door)
         elif isinstance(message, Embedding):
             self._on_embedding(message)
+        elif isinstance(message, Done):
+            self.control.on_done(message)
         elif isinstance(message, BootPhase):
             self._lifecycle.booting(message.phase, message.fraction)
         elif isinstance(message, Hello):
@@ -360,8 +366,8 @@ class EngineClient:
         self.gauges = None
         self._metrics.died()
         self._fail_all(worker_died(exit_record.description))
-        for part in ("engine", "engine door"):
-            self._lifecycle.recovered(part)
+        self._lifecycle.recovered("engine")
+        report_door(self._lifecycle, "")
         if exit_record.will_restart:
             self._lifecycle.booting("engine restart")
         else:

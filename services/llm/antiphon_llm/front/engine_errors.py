@@ -6,13 +6,14 @@ from antiphon_core.errors import (
     AntiphonError,
     Cancelled,
     DeadlineExceeded,
+    FailedPrecondition,
     Internal,
     InvalidArgument,
     ResourceExhausted,
     Unavailable,
 )
 
-from antiphon_llm.messages import Embedding, Finish
+from antiphon_llm.messages import Done, Embedding, Finish
 
 _TYPES: dict[str, type[AntiphonError]] = {
     **dict.fromkeys(
@@ -21,6 +22,7 @@ _TYPES: dict[str, type[AntiphonError]] = {
     ),
     **dict.fromkeys(("QUEUE_FULL", "KV_FULL", "MEMORY_PRESSURE"), ResourceExhausted),
     **dict.fromkeys(("WORKER_DIED", "OVERLOADED", "DRAINING", "ASLEEP", "NO_BACKEND"), Unavailable),
+    "WRONG_STATE": FailedPrecondition,
     "DEADLINE": DeadlineExceeded,
     "CANCELLED": Cancelled,
 }
@@ -56,8 +58,10 @@ def engine_error(
     )
 
 
-def error_of(answer: Finish | Embedding) -> AntiphonError:
+def error_of(answer: Finish | Embedding | Done) -> AntiphonError:
     """The typed error of a terminal that reports one."""
+    if isinstance(answer, Done):
+        return engine_error(answer.error, answer.error_reason)
     return engine_error(
         answer.error,
         answer.error_reason,

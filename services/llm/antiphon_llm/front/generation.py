@@ -143,8 +143,9 @@ class Generation:
         current = self.choices[choice]
         if current.reason:
             return
-        self.usage.cached_tokens = max(self.usage.cached_tokens, finish.cached_tokens)
         if choice == 0:
+            # The prompt's own; what the others find is what this choice has just computed.
+            self.usage.cached_tokens = finish.cached_tokens
             self.timings.queued = finish.queue_seconds
             self.timings.prefill = finish.prefill_seconds
         self.timings.decode = max(self.timings.decode, finish.decode_seconds)

@@ -14,7 +14,7 @@ from antiphon_core.errors import (
     Unavailable,
 )
 from antiphon_core.lifecycle import Lifecycle
-from antiphon_core.node_types import NodeMeasures, RequestRecord, ServerInfo
+from antiphon_core.node_types import Flushed, NodeMeasures, RequestRecord, ServerInfo
 
 from antiphon_llm.checkpoint import ModelSource, resolve
 from antiphon_llm.config import LlmSettings
@@ -209,7 +209,7 @@ class LlmFront:
         vectors = [_shortened(task.result(), dimensions) for task in tasks]
         return vectors, sum(map(len, prompts))
 
-    def stop_request(self, request_id: str) -> None:
+    async def stop_request(self, request_id: str) -> None:
         """Ends a live request normally.
 
         Raises:
@@ -219,6 +219,41 @@ class LlmFront:
         if generation is None:
             raise NotFound(f"no request {request_id!r} runs", field="request_id")
         generation.stop()
+
+    # The engine as a whole
+
+    async def flush_prefix_cache(self, tenant: str | None) -> Flushed:
+        """Forgets one tenant's cached prefixes, or with None all; raises as ``sleep`` does."""
+        engine, hello = self._running_engine()
+        entries = await engine.control.flush(tenant)
+        return Flushed(entries, entries * hello.entry_bytes)
+
+    async def sleep(self, timeout: float | None) -> int:
+        """Ends running work within ``timeout`` seconds, then gives memory back; how many bytes.
+
+        Raises:
+            FailedPrecondition: requests still run after that time, or a wake came between.
+            Unavailable: no engine runs.
+        """
+        engine, _ = self._running_engine()
+        return await engine.control.sleep(timeout)
+
+    async def wake(self) -> None:
+        """Undoes a sleep.
+
+        Raises:
+            ResourceExhausted: the memory is not there; the service stays asleep.
+            Unavailable: no engine runs.
+        """
+        engine, _ = self._running_engine()
+        await engine.control.wake()
+
+    def _running_engine(self) -> tuple[EngineClient, Hello]:
+        engine = self._engine
+        if engine is None or engine.hello is None:
+            self._lifecycle.require_ready()
+            raise _starting()
+        return engine, engine.hello
 
     # Facts
 

@@ -35,6 +35,11 @@ class KvPool:
         self._buffer = _zeroed(self.bytes, torch.device(device))
         self.views = self._carve()
 
+    @property
+    def entry_bytes(self) -> int:
+        """Size of one entry with all its fields."""
+        return self.bytes // (self.entries + 1)
+
     def _carve(self) -> dict[str, torch.Tensor]:
         units = self.entries + 1
         views: dict[str, torch.Tensor] = {}

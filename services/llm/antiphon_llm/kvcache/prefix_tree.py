@@ -203,9 +203,9 @@ class PrefixTree:
         self.evictions += count
         self._allocator.give_back(freed)
 
-    def flush(self, tenant: str | None = None) -> None:
+    def flush(self, tenant: str | None = None) -> int:
         """Makes all nodes, or one tenant's, unreachable: those that are held are freed when
-        their holders leave, the others now."""
+        their holders leave, the others now. Returns how many are free now."""
         for key, root in list(self._roots.items()):
             if tenant is None or root.tenant == tenant:
                 root.reachable = False
@@ -220,6 +220,7 @@ class PrefixTree:
                     freed.append(node.entry)
         self.evictable -= len(freed)
         self._allocator.give_back(freed)
+        return len(freed)
 
     def entries(self) -> Iterator[int]:
         """Entries of the reachable nodes."""

@@ -1,0 +1,80 @@
+"""What an operator asks of the engine as a whole: each message is answered by one Done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+
+from antiphon_core.errors import AntiphonError
+
+from antiphon_llm.front.engine_errors import error_of
+from antiphon_llm.messages import Done, FlushCache, Sleep, Wake
+
+
+class EngineControl:
+    """Flush, sleep and wake, and who waits for their answers; on the event loop.
+
+    A caller who leaves does not call off what the engine was asked for.
+
+    Args:
+        send: queues a message for the engine; raises Unavailable when none runs.
+    """
+
+    def __init__(self, send: Callable[[object], None]) -> None:
+        self._send = send
+        self._names = (f"control.{serial:x}" for serial in count())
+        self._waiting: dict[str, asyncio.Future[Done]] = {}
+
+    async def flush(self, tenant: str | None) -> int:
+        """Forgets one tenant's cached prefixes, or with None all; entries that are free now."""
+        done = await self._ask(FlushCache(next(self._names), tenant))
+        return done.entries
+
+    async def sleep(self, timeout: float | None) -> int:
+        """Ends running work, then gives memory back; how many bytes.
+
+        Args:
+            timeout: seconds for running work; None is the engine's own limit.
+
+        Raises:
+            FailedPrecondition: requests still run after that time, or a wake came between.
+        """
+        message = Sleep(next(self._names))
+        if timeout is not None:
+            message.timeout_s = timeout
+        return (await self._ask(message)).released_bytes
+
+    async def wake(self) -> None:
+        """Undoes a sleep.
+
+        Raises:
+            ResourceExhausted: the memory is not there; the engine stays asleep.
+        """
+        await self._ask(Wake(next(self._names)))
+
+    def on_done(self, done: Done) -> None:
+        """The engine's answer; one that nobody waits for any more is dropped."""
+        future = self._waiting.pop(done.request_id, None)
+        if future is None or future.done():
+            return
+        if done.error_reason:
+            future.set_exception(error_of(done))
+        else:
+            future.set_result(done)
+
+    def fail_all(self, error: AntiphonError) -> None:
+        """The engine ended and answers nothing more."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+
+    async def _ask(self, message: FlushCache | Sleep | Wake) -> Done:
+        self._send(message)
+        future: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        self._waiting[message.request_id] = future
+        try:
+            return await future
+        finally:
+            self._waiting.pop(message.request_id, None)
