@@ -39,13 +39,11 @@ async def test_chat_streams_and_survives_the_death_of_the_engine(tmp_path: Path)
 async def chat_kill_chat(service: LlmService) -> None:
     """The same question before and after the engine's death under four streams."""
     stub = service.stub
-    question = generate_pb2.GenerateRequest(
-        text="The capital of France is", sampling=GREEDY, stop=limit(24)
-    )
+    question = chat("What is the capital of France?", sampling=GREEDY, stop=limit(24))
     found = Collected(await read_all(stub.Generate(question)))
     assert "Paris" in found.text()
     assert len(found.deltas) > 3
-    assert found.finished[0].reason == generate_pb2.FINISH_REASON_LENGTH
+    assert found.finished[0].reason == generate_pb2.FINISH_REASON_STOP
 
     long = chat(
         "Tell me a long story about a river.",
