@@ -224,6 +224,8 @@ class StepOutputs(msgspec.Struct, tag="step"):
     finished: list[Finish] = []
     prompt_logprobs: dict[str, list[TopLogprobs | None]] = {}
     """For a request that asked: one item per prompt token, the first None; chosen token first."""
+    cached: dict[str, int] = {}
+    """Prompt tokens that the prefix cache saved those of ``admitted`` that it saved any."""
 
 
 class Embedding(msgspec.Struct, tag="embedding"):

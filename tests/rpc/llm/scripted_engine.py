@@ -167,6 +167,7 @@ class ScriptedEngine:
         if not item.admitted:
             item.admitted = True
             self._outputs.admitted.append(name)
+            self._outputs.cached[name] = self._script.cached.get(item.submit.choice, 0)
             if sampling.prompt_logprobs >= 0:
                 scores = [TopLogprobs([index, 7], [-0.25, -2.0]) for index in prompt[1:]]
                 self._outputs.prompt_logprobs[name] = [None, *scores]
@@ -191,10 +192,8 @@ class ScriptedEngine:
     def _finish(
         self, name: str, reason: str, error: str = "", error_reason: str = "", stop_token: int = -1
     ) -> None:
-        item = self._live.pop(name, None)
-        cached = self._script.cached.get(item.submit.choice, 0) if item is not None else 0
-        finish = Finish(name, reason, error, error_reason, stop_token, decode_seconds=0.01,
-                        cached_tokens=cached)  # fmt: skip
+        self._live.pop(name, None)
+        finish = Finish(name, reason, error, error_reason, stop_token, decode_seconds=0.01)
         self._outputs.finished.append(finish)
 
 

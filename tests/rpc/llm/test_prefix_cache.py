@@ -103,6 +103,19 @@ async def test_usage_tells_what_the_cache_saved_and_the_text_is_the_same(llm: Ll
     assert warm.text() == cold.text()
 
 
+async def test_an_answer_that_a_stop_string_ends_tells_what_was_cached_too(llm: LlmBench):
+    ids = prompt(100)
+    text = (await ask(llm, ids, tokens=12)).text()
+    request = generate_pb2.GenerateRequest(
+        tokens=generate_pb2.TokenInput(ids=ids),
+        sampling=GREEDY,
+        stop=limit(200, ignore_eos=True, strings=[text[-1]]),
+    )
+    answer = await llm.generate(request)
+    assert answer.finished[0].stop_string == text[-1]
+    assert answer.completed[0].usage.cached_tokens == 96
+
+
 async def test_one_token_of_the_prompt_is_always_computed(llm: LlmBench):
     ids = prompt(4 * ENTRY)
     assert await cached(llm, ids) == 0

@@ -174,17 +174,19 @@ def test_a_flush_is_answered_and_forgets(checkpoint: Path, endpoint_type) -> Non
         engine.run()
         return engine.ends[name].cached_tokens
 
-    def flush(tenant: str | None) -> None:
+    def flush(tenant: str | None) -> int:
         engine.endpoint.inbox.append(FlushCache(f"flush {tenant}", tenant))
         engine.step()
-        assert engine.endpoint.sent[-1] == Done(f"flush {tenant}")
+        answer = engine.endpoint.sent[-1]
+        assert answer == Done(f"flush {tenant}", entries=answer.entries)
+        return answer.entries
 
     assert cached("cold", "blue") == 0
     assert cached("warm", "blue") == 36
     assert cached("other tenant", "red") == 0
-    flush("red")
+    assert flush("red") == 10
     assert cached("still warm", "blue") == 36
     assert cached("flushed", "red") == 0
-    flush(None)
+    assert flush(None) == 22, "two prompts of ten entries, and the two of the warm-up"
     assert cached("all flushed", "blue") == 0
     assert engine.tokens["warm"] == engine.tokens["cold"] == engine.tokens["all flushed"]

@@ -80,9 +80,10 @@ class StepCommit:
                 failures.append(error)
 
     def _admitted(self, row: PlannedRow, now: float) -> None:
-        row.request.timings.admitted = now
-        if row.request.sampler is not None:
-            self._outbox.admitted(row.request.request_id)
+        request = row.request
+        request.timings.admitted = now
+        if request.sampler is not None:
+            self._outbox.admitted(request.request_id, request.cached_tokens)
 
     def _scores(self, chunk: ScoredChunk) -> None:
         request = chunk.row.request

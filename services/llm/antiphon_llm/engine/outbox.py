@@ -18,13 +18,16 @@ class Outbox:
         self._logprobs: list[float] = []
         self._top: list[TopLogprobs | None] = []
         self._admitted: list[str] = []
+        self._cached: dict[str, int] = {}
         self._finished: list[Finish] = []
         self._prompt_logprobs: dict[str, list[TopLogprobs | None]] = {}
         self._scored = False
 
-    def admitted(self, request_id: str) -> None:
-        """The request got a row for the first time."""
+    def admitted(self, request_id: str, cached: int) -> None:
+        """The request got a row for the first time; so many prompt tokens were cached."""
         self._admitted.append(request_id)
+        if cached:
+            self._cached[request_id] = cached
 
     def token(self, request_id: str, draw: Draw) -> None:
         """One drawn token."""
@@ -54,6 +57,7 @@ class Outbox:
             admitted=self._admitted,
             finished=self._finished,
             prompt_logprobs=self._prompt_logprobs,
+            cached=self._cached,
         )
         self._start()
         return message

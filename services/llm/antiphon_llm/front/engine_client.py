@@ -262,7 +262,7 @@ class EngineClient:
             self._waiting.discard(name)
             found = sequences.get(name)
             if found is not None:
-                found[0].on_admitted(found[1])
+                found[0].on_admitted(found[1], step.cached.get(name, 0))
                 touched[found[0]] = None
         for name, scores in step.prompt_logprobs.items():
             found = sequences.get(name)

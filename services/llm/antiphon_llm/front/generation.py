@@ -111,9 +111,12 @@ class Generation:
 
     # Called by the engine client
 
-    def on_admitted(self, choice: int) -> None:
-        """The choice got a row."""
+    def on_admitted(self, choice: int, cached_tokens: int) -> None:
+        """The choice got a row; so many tokens of its prompt were cached."""
         self._admitted.add(choice)
+        if choice == 0:
+            # The prompt's own; what the others find is what this choice has just computed.
+            self.usage.cached_tokens = cached_tokens
         if self.admitted_after is None:
             self.admitted_after = time.monotonic() - self.started
 
@@ -144,8 +147,6 @@ class Generation:
         if current.reason:
             return
         if choice == 0:
-            # The prompt's own; what the others find is what this choice has just computed.
-            self.usage.cached_tokens = finish.cached_tokens
             self.timings.queued = finish.queue_seconds
             self.timings.prefill = finish.prefill_seconds
         self.timings.decode = max(self.timings.decode, finish.decode_seconds)
