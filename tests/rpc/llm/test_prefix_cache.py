@@ -24,6 +24,8 @@ from support.waiting import until
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 ENTRY, ROWS, CHUNK = 16, 4, 256
+ENDLESS = 3900
+"""More tokens than any test waits for."""
 GREEDY = generate_pb2.SamplingParams(temperature=0)
 OFF = generate_pb2.CACHE_MODE_OFF
 
@@ -202,16 +204,19 @@ async def test_what_is_flushed_is_computed_again(llm: LlmBench):
 
 async def test_a_flush_leaves_what_runs_alone(llm: LlmBench):
     ids = prompt(100)
-    calm = await ask(llm, ids, tokens=120)
+    calm = (await ask(llm, ids, tokens=60)).text()
     await idle(llm)
-    running = asyncio.create_task(ask(llm, ids, tokens=120))
-    await until(lambda: gauges(llm).running and gauges(llm).kv_used)
-    held = gauges(llm).kv_used
-    await flush(llm, all=True)
-    assert gauges(llm).kv_used >= held
-    answer = await running
-    assert answer.text() == calm.text()
-    assert answer.completed[0].usage.cached_tokens == 96
+    async with open_stream(call(llm, ids, tokens=ENDLESS)) as stream:
+        answer = messages(stream)
+        text = (await anext(answer)).delta.text  # Of the acceptance: none.
+        held = gauges(llm).kv_used
+        assert held >= 6
+        await flush(llm, all=True)
+        assert gauges(llm).kv_used >= held
+        while len(text) < len(calm):
+            text += (await anext(answer)).delta.text
+    assert text.startswith(calm)
+    await idle(llm)
     assert await cached(llm, ids) == 0
 
 
@@ -245,29 +250,34 @@ async def test_asleep_refuses_and_awake_answers_as_before(llm: LlmBench):
 
 
 async def test_a_sleep_lets_what_runs_end_or_gives_up(llm: LlmBench):
-    ids = prompt(20)
-    running = asyncio.create_task(ask(llm, ids, tokens=120))
-    await until(lambda: gauges(llm).running)
-    with pytest.raises(FailedPrecondition, match="still run"):
-        await sleep(llm, 0)
-    assert llm.lifecycle.state is State.READY
-    assert not running.done()
-    await sleep(llm, 60)
-    assert (await running).completed[0].usage.output_tokens == 120
+    async with open_stream(call(llm, prompt(20), tokens=ENDLESS)) as stream:
+        answer = messages(stream)
+        await anext(answer)
+        with pytest.raises(FailedPrecondition, match="still run"):
+            await sleep(llm, 0)
+        assert llm.lifecycle.state is State.READY
+        assert (await anext(answer)).HasField("delta")
+    async with open_stream(call(llm, prompt(20), tokens=60)) as stream:
+        answer = messages(stream)
+        first = await anext(answer)
+        await sleep(llm, 60)
+        whole = Collected([first, *[message async for message in answer]])
+    assert whole.completed[0].usage.output_tokens == 60
     await wake(llm)
-    assert (await ask(llm, ids)).completed[0].usage.output_tokens == 2
+    assert (await ask(llm, prompt(20))).completed[0].usage.output_tokens == 2
 
 
 async def test_a_wake_calls_a_waiting_sleep_off(llm: LlmBench):
-    running = asyncio.create_task(ask(llm, prompt(20), tokens=200))
-    await until(lambda: gauges(llm).running)
-    sleeping = asyncio.create_task(sleep(llm, 60))
-    await until(lambda: llm.lifecycle.state is State.ASLEEP)
-    await wake(llm)
-    with pytest.raises(FailedPrecondition, match="woken"):
-        await sleeping
-    assert (await ask(llm, prompt(20))).completed[0].usage.output_tokens == 2
-    assert (await running).completed[0].usage.output_tokens == 200
+    async with open_stream(call(llm, prompt(20), tokens=ENDLESS)) as stream:
+        answer = messages(stream)
+        await anext(answer)
+        sleeping = asyncio.create_task(sleep(llm, 60))
+        await until(lambda: llm.lifecycle.state is State.ASLEEP)
+        await wake(llm)
+        with pytest.raises(FailedPrecondition, match="woken"):
+            await sleeping
+        assert (await ask(llm, prompt(20))).completed[0].usage.output_tokens == 2
+        assert (await anext(answer)).HasField("delta")
 
 
 async def test_a_cancelled_prompt_is_computed_no_further(llm: LlmBench):
