@@ -188,7 +188,7 @@ async def test_a_stalled_reader_is_disconnected(impatient_bench: GatewayBench) -
     impatient_bench.fakes.llm.script = LlmScript(words=words)
     _, writer = await send_raw(impatient_bench, "/v1/chat/completions", chat_body(stream=True))
     await until(lambda: calls_running(impatient_bench) == 1)
-    await until(lambda: calls_running(impatient_bench) == 0, 5.0)
+    await until(lambda: calls_running(impatient_bench) == 0, 30.0)
     writer.close()
 
 

@@ -174,10 +174,10 @@ async def test_an_engine_that_stands_still_with_work_fails_the_service(
     llm = llm_process
     monkeypatch.setattr(engine_client, "_WATCH_SECONDS", 0.05)
     monkeypatch.setattr(engine_client, "_STALL_DEGRADED_SECONDS", 0.3)
-    monkeypatch.setattr(engine_client, "_STALL_FAILED_SECONDS", 1.0)
     os.kill(llm.worker.pid, signal.SIGSTOP)
     reading = asyncio.ensure_future(llm.stub.Generate(tokens(COUNT)).read())
     await until(lambda: llm.lifecycle.state is State.DEGRADED)
+    monkeypatch.setattr(engine_client, "_STALL_FAILED_SECONDS", 1.0)
     await until(lambda: llm.lifecycle.state is State.FAILED)
     assert "no step" in llm.lifecycle.reason
     os.kill(llm.worker.pid, signal.SIGCONT)
