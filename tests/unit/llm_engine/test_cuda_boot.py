@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
-from antiphon_llm.engine.cuda.boot import build, layer_caches
-from antiphon_llm.engine.cuda.device import HostDevice
+from antiphon_llm.engine.cuda.boot import build
+from antiphon_llm.engine.cuda.device import Graph, HostDevice
 from antiphon_llm.engine.cuda.ledger import DeviceLedger
+from antiphon_llm.engine.runner import layer_caches
 from antiphon_llm.kvcache.sizing import SAFETY_BYTES, PoolTooSmall
 from antiphon_llm.messages import EngineConfig
 
@@ -88,6 +89,7 @@ def test_the_pool_takes_what_the_ledger_leaves() -> None:
     settings = {"context_limit": 0, "memory_share": 1.0, "reserved_bytes": 40 * MIB}
     built = build(config(**settings), checkpoint(), Phases(), device=scarce(10, reserved=40 * MIB))
     assert built.size.narrowed and built.size.entries == 10
+    assert built.substitutions() == {"context narrowed": 1}
     assert built.pool.bytes == 11 * ENTRY_BYTES
     assert built.size.context_limit == 160
 
@@ -102,6 +104,21 @@ def test_too_little_memory_prints_the_table() -> None:
         build(config(), checkpoint(), Phases(), device=device(total=300 * MIB))
 
 
+class Unrecording(CountedDevice):
+    def record(self, work: Callable[[], None]) -> Graph:
+        raise torch.OutOfMemoryError("no room for a recording")
+
+
+def test_graphs_that_were_insisted_on_refuse_and_automatic_ones_are_counted() -> None:
+    sizes = {"total": 1024 * MIB, "foreign": 100 * MIB, "weights": 50 * MIB, "peak": 30 * MIB}
+    with pytest.raises(ValueError, match=r"graphs is 'on'.*1 rows: .*no room for a recording"):
+        build(config(graphs="on"), checkpoint(), Phases(), device=Unrecording(**sizes))
+    built = build(config(), checkpoint(), Phases(), device=Unrecording(**sizes))
+    assert list(built.substitutions()) == [
+        f"graph of {rows} rows: OutOfMemoryError: no room for a recording" for rows in (4, 3, 2, 1)
+    ]
+
+
 def test_ledger_closes() -> None:
     ledger = DeviceLedger(
         total=1000, share=0.9, foreign=100, weights=300, buffers=20, activations=50, graphs=30,
@@ -113,7 +130,7 @@ def test_ledger_closes() -> None:
 
 def test_every_layer_is_bound_to_fields_of_its_own() -> None:
     built = build(config(), checkpoint(), Phases(), device=device())
-    caches = layer_caches(built.model, built.pool)
+    caches = layer_caches(built.model.kv_rows, built.pool)
     assert len(caches) == TINY.layers
     slots = (built.size.entries + 1) * 16
     for cache in caches:

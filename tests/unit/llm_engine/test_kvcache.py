@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+from pathlib import Path
+
+import antiphon_llm
 import numpy as np
 import pytest
 import torch
 from antiphon_llm.kvcache.allocator import EntryAllocator, PoolExhausted
-from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.kvcache.block_table import BlockTables, UnbackedToken
 from antiphon_llm.kvcache.fields import FieldSpec, entry_bytes
-from antiphon_llm.kvcache.pool import KvPool
+from antiphon_llm.kvcache.pool import KvPool, carve
+from antiphon_llm.kvcache.row_map import RowMap
 from antiphon_llm.kvcache.sizing import SAFETY_BYTES, PoolTooSmall, size_pool
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,6 +52,77 @@ def test_pool_refuses_repeated_names_and_no_entries() -> None:
         KvPool([FIELDS[0], FIELDS[0]], entries=1)
     with pytest.raises(ValueError, match="at least 1 entry"):
         KvPool(FIELDS, entries=0)
+
+
+@pytest.mark.parametrize("missing", [1, -1, 256])
+def test_a_buffer_of_another_size_is_refused_before_it_is_cut(missing: int) -> None:
+    buffer = torch.zeros(8 * entry_bytes(FIELDS) - missing, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=f"priced at 53248 bytes .* of {53248 - missing}"):
+        carve(buffer, FIELDS, entries=7)
+
+
+class TestRowMap:
+    MIXED = (("a", (2, 16)), ("b", (1, 32)), ("c", (2, 16)))
+
+    def test_two_geometries_are_two_pools_in_one_buffer_and_one_id_space(self) -> None:
+        rows = RowMap(self.MIXED)
+        assert rows.rows == {(2, 16): {"a": 0, "c": 1}, (1, 32): {"b": 0}}
+        fields = rows.fields(4, torch.float32)
+        pool = KvPool(fields, entries=5)
+        assert pool.entry_bytes == entry_bytes(fields) == 6 * 4 * 32 * 4
+        bound = {module: rows.bind(pool, module) for module in rows}
+        assert list(bound) == ["a", "b", "c"]
+        assert [tuple(keys.shape) for keys, _ in bound.values()] == [
+            (24, 2, 16), (24, 1, 32), (24, 2, 16),
+        ]  # fmt: skip
+        for number, (keys, values) in enumerate(bound.values()):
+            keys.fill_(2 * number + 1)
+            values.fill_(2 * number + 2)
+        held = [float(part.min()) for pair in bound.values() for part in pair]
+        assert held == [float(part.max()) for pair in bound.values() for part in pair]
+        assert held == [1, 2, 3, 4, 5, 6]
+
+    def test_a_module_that_was_not_counted_is_not_bound(self) -> None:
+        rows = RowMap(self.MIXED)
+        pool = KvPool(rows.fields(4, torch.float32), entries=2)
+        with pytest.raises(LookupError, match="'d' has no row in the KV pool; known: a, b, c"):
+            rows.bind(pool, "d")
+        with pytest.raises(LookupError, match=r"no field 'd\.keys'"):
+            RowMap([("d", (2, 16))]).bind(pool, "d")
+        with pytest.raises(ValueError, match=r"'b' caches \(2, 16\), its pool holds \(1, 32\)"):
+            RowMap([("b", (2, 16))]).bind(pool, "b")
+        with pytest.raises(ValueError, match="'a' was built twice"):
+            RowMap([*self.MIXED, self.MIXED[0]])
+
+
+def test_one_entry_count_reaches_the_pool_and_its_allocator() -> None:
+    """Nothing defaults the count or takes it by place, and who makes both passes the same."""
+    for sized in (KvPool, carve):
+        count = inspect.signature(sized).parameters["entries"]
+        assert count.kind is count.KEYWORD_ONLY and count.default is count.empty
+    paired = []
+    for path in sorted(Path(antiphon_llm.__file__).parent.rglob("*.py")):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(function, ast.FunctionDef):
+                pools, allocators = _entry_counts(function)
+                if pools and allocators:
+                    assert pools == allocators, f"{path.name}: {pools} and {allocators}"
+                    paired.append(f"{path.parent.name}/{path.name}")
+    assert paired == ["cuda/boot.py", "engine/host_boot.py"]
+
+
+def _entry_counts(function: ast.FunctionDef) -> tuple[set[str], set[str]]:
+    """What a function passes as the count to pools and to allocators, as source text."""
+    pools: set[str] = set()
+    allocators: set[str] = set()
+    for call in ast.walk(function):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            if call.func.id == "KvPool":
+                named = {word.arg: ast.unparse(word.value) for word in call.keywords}
+                pools.add(named["entries"])
+            elif call.func.id == "EntryAllocator":
+                allocators.update(map(ast.unparse, call.args))
+    return pools, allocators
 
 
 def test_allocator_never_issues_the_null_entry_and_refuses_double_free() -> None:
@@ -106,6 +183,23 @@ def test_write_slots_are_the_table_formula_for_any_span() -> None:
     assert _slots(tables, second, 0, 21) == expected
     assert _slots(tables, second, 7, 9) == expected[7:16]
     assert [_slots(tables, second, p, 1)[0] for p in range(21)] == expected
+
+
+def test_a_token_without_an_entry_is_refused_and_never_lands_on_the_null_entry() -> None:
+    tables = BlockTables(EntryAllocator(20), rows=2, entry_tokens=4, context_limit=40)
+    row, other = tables.open(), tables.open()
+    tables.extend(row, 8)
+    tables.extend(other, 40)
+    for start, count in ((8, 1), (7, 2), (4, 5)):
+        with pytest.raises(UnbackedToken, match=f"table row {row} holds 2 entries"):
+            _slots(tables, row, start, count)
+    with pytest.raises(UnbackedToken, match="table row -1"):
+        _slots(tables, -1, 0, 1)
+    both = np.array([other, row])
+    assert len(tables.slots_at(both, np.array([39, 7]))) == 2
+    for rows, positions in ((both, [39, 8]), (np.array([other, -1]), [0, 0])):
+        with pytest.raises(UnbackedToken, match="no entry for its token"):
+            tables.slots_at(rows, np.array(positions))
 
 
 def test_a_row_that_changes_hands_gets_a_new_mapping() -> None:

@@ -37,3 +37,8 @@ class BuiltEngine:
     """Optional paths by outcome."""
     memory: dict[str, int]
     """Bytes by owner, without the KV pool."""
+
+    def substitutions(self) -> dict[str, int]:
+        """All that the engine chose in place of what it would rather have, by name."""
+        narrowed = {"context narrowed": 1} if self.size.narrowed else {}
+        return {**self.fallbacks(), **narrowed}

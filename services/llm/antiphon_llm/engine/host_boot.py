@@ -20,7 +20,7 @@ from .built import BuiltEngine, Phase
 from .cpu_runner import CpuRunner, logits_bytes
 from .host_memory import HostLedger
 from .memory import available_bytes
-from .runner import LayerCache
+from .runner import layer_caches
 
 _log = get_logger(__name__)
 
@@ -44,10 +44,6 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
         entry_tokens=config.entry_tokens,
         context_limit=size.context_limit,
     )
-    views = [
-        LayerCache(pool.views[keys].flatten(0, 1), pool.views[values].flatten(0, 1))
-        for keys, values in model.kv_names()
-    ]
     builder = BatchBuilder(
         tables,
         step_tokens=config.step_tokens,
@@ -55,7 +51,11 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
         slots=config.overlap_depth + 1,
     )
     runner = CpuRunner(
-        model, views, builder, max_rows=config.max_rows, overlap_depth=config.overlap_depth
+        model,
+        layer_caches(model.kv_rows, pool),
+        builder,
+        max_rows=config.max_rows,
+        overlap_depth=config.overlap_depth,
     )
     ledger.check({"workspace": model.workspace.nbytes, "logits": runner.logits_bytes})
     return BuiltEngine(

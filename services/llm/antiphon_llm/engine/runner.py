@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 import torch
 
+from antiphon_llm.kvcache.pool import KvPool
+from antiphon_llm.kvcache.row_map import RowMap
 from antiphon_llm.messages import TopLogprobs
 from antiphon_llm.sampler.draw import Draw
 
@@ -92,6 +94,11 @@ class LayerCache:
 
     keys: torch.Tensor
     values: torch.Tensor
+
+
+def layer_caches(rows: RowMap, pool: KvPool) -> list[LayerCache]:
+    """Each layer's keys and values as slots of the pool, in the order of the layers."""
+    return [LayerCache(*rows.bind(pool, module)) for module in rows]
 
 
 class ForwardModel(Protocol):

@@ -9,6 +9,13 @@ import numpy as np
 from .allocator import EntryAllocator
 
 
+class UnbackedToken(RuntimeError):
+    """A token of a step has no place of its own: its row is not open, or holds too few entries.
+
+    Written regardless it would land on the null entry, or in another request's keys.
+    """
+
+
 class BlockTables:
     """A table row per running request, in host memory.
 
@@ -103,7 +110,15 @@ class BlockTables:
         return row, self._versions[row], len(self._held[row])
 
     def write_slots(self, row: int, start: int, count: int, out: np.ndarray) -> None:
-        """Places of positions ``start .. start + count - 1`` into ``out``, int64 ``(count,)``."""
+        """Places of positions ``start .. start + count - 1`` into ``out``, int64 ``(count,)``.
+
+        Raises UnbackedToken, and writes nothing, where the row does not hold all of them.
+        """
+        if row < 0 or start + count > len(self._held[row]) * self.entry_tokens:
+            raise UnbackedToken(
+                f"table row {row} holds {len(self._held[row]) if row >= 0 else 0} entries of "
+                f"{self.entry_tokens} tokens, the step writes up to position {start + count - 1}"
+            )
         if count == 1:
             entry, offset = divmod(start, self.entry_tokens)
             out[0] = int(self.table[row, entry]) * self.entry_tokens + offset
@@ -113,9 +128,19 @@ class BlockTables:
         np.add(entry * self.entry_tokens, positions % self.entry_tokens, out=out)
 
     def slots_at(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Places, int64 (n), of one position (n) of each row (n)."""
-        entry, offset = np.divmod(positions, self.entry_tokens)
-        return self.table[rows, entry].astype(np.int64) * self.entry_tokens + offset
+        """Places, int64 (n), of one position (n) of each row (n).
+
+        Raises UnbackedToken where a row does not hold its position.
+        """
+        place, offset = np.divmod(positions, self.entry_tokens)
+        entries = self.table[rows, place].astype(np.int64)
+        # Places that a row does not hold are null, and a request without a row has row -1.
+        if not entries.all() or (rows < 0).any():
+            raise UnbackedToken(
+                f"a decode row has no entry for its token: table rows {rows.tolist()}, "
+                f"positions {positions.tolist()}, entries {entries.tolist()}"
+            )
+        return entries * self.entry_tokens + offset
 
     def check_integrity(self) -> None:
         """Raises unless rows and table agree with each other."""

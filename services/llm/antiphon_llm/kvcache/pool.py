@@ -32,28 +32,38 @@ class KvPool:
         self.fields = tuple(fields)
         self.entries = entries
         self.bytes = (entries + 1) * entry_bytes(fields)
-        self._buffer = _zeroed(self.bytes, torch.device(device))
-        self.views = self._carve()
+        self.views = carve(_zeroed(self.bytes, torch.device(device)), self.fields, entries=entries)
 
     @property
     def entry_bytes(self) -> int:
         """Size of one entry with all its fields."""
         return self.bytes // (self.entries + 1)
 
-    def _carve(self) -> dict[str, torch.Tensor]:
-        units = self.entries + 1
-        views: dict[str, torch.Tensor] = {}
-        offset = 0
-        for field in self.fields:
-            used = self._buffer[offset : offset + units * field.unit_bytes].view(field.dtype)
-            view = used.view(units, field.rows_per_entry, *field.row_shape)
-            if field.fill:
-                view.fill_(field.fill)
-            views[field.name] = view
-            offset += units * align(field.unit_bytes)
-        if offset != self.bytes:
-            raise RuntimeError(f"carved {offset} bytes of a pool priced at {self.bytes}")
-        return views
+
+def carve(
+    buffer: torch.Tensor, fields: Sequence[FieldSpec], *, entries: int
+) -> dict[str, torch.Tensor]:
+    """Views of a zeroed uint8 buffer by field, each ``(entries + 1, rows_per_entry, *row_shape)``.
+
+    Raises ValueError for a buffer of another size than the fields' price: a slice of one that
+    is too short would be cut without a word.
+    """
+    units = entries + 1
+    priced = units * entry_bytes(fields)
+    if buffer.numel() != priced:
+        raise ValueError(f"a pool priced at {priced} bytes cannot be carved of {buffer.numel()}")
+    views: dict[str, torch.Tensor] = {}
+    offset = 0
+    for field in fields:
+        used = buffer[offset : offset + units * field.unit_bytes].view(field.dtype)
+        view = used.view(units, field.rows_per_entry, *field.row_shape)
+        if field.fill:
+            view.fill_(field.fill)
+        views[field.name] = view
+        offset += units * align(field.unit_bytes)
+    if offset != priced:
+        raise RuntimeError(f"carved {offset} bytes of a pool priced at {priced}")
+    return views
 
 
 def _zeroed(size: int, device: torch.device) -> torch.Tensor:

@@ -16,6 +16,7 @@ from antiphon_nn.layers import DenseEmbedding, DenseLinear, Projection
 from antiphon_nn.rotary import RopeSettings, RotaryEmbedding
 
 from antiphon_llm.kvcache.fields import FieldSpec
+from antiphon_llm.kvcache.row_map import RowMap
 
 from .block import AttentionMeta, Block, CacheView, normed
 from .config_reader import UnsupportedConfig
@@ -40,6 +41,9 @@ class Decoder:
     dequantised at load, and activations, residual stream and cache share their dtype: that is
     what the checkpoints were trained in, and it halves the traffic of a step's small kernels.
     Norm statistics, attention sums and logits are fp32 everywhere.
+
+    Attributes:
+        kv_rows: the rows that its attention modules have in the KV pool, in their order.
     """
 
     def __init__(
@@ -71,6 +75,10 @@ class Decoder:
             )
             for index, layer in enumerate(spec.layers)
         ]
+        self.kv_rows = RowMap(
+            (str(index), (block.layer.kv_heads, block.layer.head_dim))
+            for index, block in enumerate(self._blocks)
+        )
         self.workspace = Workspace(spec, device=self.device, dtype=dtype, fixed_tokens=fixed_tokens)
         self.programs = DecodePrograms(enabled=self.packed)
         self._final_norm = load.norm("model.norm")
@@ -101,15 +109,7 @@ class Decoder:
 
     def kv_fields(self, entry_tokens: int) -> list[FieldSpec]:
         """What one KV entry holds: keys and values of each built layer, of its own geometry."""
-        return [
-            FieldSpec(name, entry_tokens, (block.layer.kv_heads, block.layer.head_dim), self.dtype)
-            for block, names in zip(self._blocks, self.kv_names(), strict=True)
-            for name in names
-        ]
-
-    def kv_names(self) -> list[tuple[str, str]]:
-        """The fields of each built layer's keys and values, in the order of the layers."""
-        return [(f"{index}.keys", f"{index}.values") for index in range(len(self._blocks))]
+        return self.kv_rows.fields(entry_tokens, self.dtype)
 
     def forward(
         self,

@@ -7,7 +7,7 @@ from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint
 
 from antiphon_llm.engine.built import BuiltEngine, Phase
-from antiphon_llm.engine.runner import LayerCache
+from antiphon_llm.engine.runner import layer_caches
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.fields import entry_bytes
@@ -32,14 +32,6 @@ DTYPES = {
 }
 
 
-def layer_caches(model: Decoder, pool: KvPool) -> list[LayerCache]:
-    """Each layer's keys and values as slots of the pool."""
-    return [
-        LayerCache(pool.views[keys].flatten(0, 1), pool.views[values].flatten(0, 1))
-        for keys, values in model.kv_names()
-    ]
-
-
 def build(
     config: EngineConfig, checkpoint: Checkpoint, phase: Phase, *, device: Device | None = None
 ) -> BuiltEngine:
@@ -48,7 +40,7 @@ def build(
     Matrices become dense in the activations' dtype, whatever format the file has them in.
 
     Raises PoolTooSmall with the memory's table when no pool fits, or when a configured size
-    does not.
+    does not, and ValueError when graphs that the configuration insists on cannot be recorded.
     """
     device = device or open_device(config.device)
     free, total = device.free_and_total()
@@ -74,9 +66,11 @@ def build(
             entry_tokens=config.entry_tokens,
             context_limit=size.context_limit,
         )
-        runner = DeviceRunner(device, model, layer_caches(model, pool), tables, options)
+        runner = DeviceRunner(device, model, layer_caches(model.kv_rows, pool), tables, options)
     with phase("record_graphs"):
         runner.record_graphs()
+        if config.graphs == "on" and runner.graphs.refused:
+            raise ValueError(_unrecorded(runner.graphs.refused))
     _log.info(
         "device_memory",
         **{row.name: row.bytes for row in ledger.rows},
@@ -115,6 +109,11 @@ def runner_options(config: EngineConfig) -> RunnerOptions:
     )
 
 
+def _unrecorded(refused: dict[int, str]) -> str:
+    reasons = "; ".join(f"{rows} rows: {reason}" for rows, reason in sorted(refused.items()))
+    return f"graphs is 'on', but some could not be recorded ({reasons}); use auto or off"
+
+
 def _measure(
     config: EngineConfig,
     device: Device,
@@ -135,7 +134,7 @@ def _measure(
     )
     entries = tables.allocator.entries
     pool = KvPool(model.kv_fields(config.entry_tokens), entries=entries, device=device.device)
-    runner = DeviceRunner(device, model, layer_caches(model, pool), tables, options)
+    runner = DeviceRunner(device, model, layer_caches(model.kv_rows, pool), tables, options)
     before, _ = device.allocated()
     run_probe(runner, tables, model.vocab_size)
     device.synchronize()
