@@ -118,7 +118,7 @@ class LlmSettings(Settings):
             )
         if self.device == "cpu" and self.dtype not in ("auto", "float32"):
             raise ValueError(f"dtype {self.dtype} is not served on cpu; use auto or float32")
-        for name in ("batch_rows_max", "tenant_rows_max"):
+        for name in ("batch_rows_max", "tenant_rows_max", "graph_rows_max"):
             if getattr(self, name) > self.resolved("max_rows"):
                 raise ValueError(
                     f"{name} {getattr(self, name)} is larger than max_rows "

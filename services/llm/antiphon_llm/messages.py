@@ -177,6 +177,8 @@ class Hello(msgspec.Struct, tag="hello"):
     memory: dict[str, int] = {}
     """Bytes of the engine's device by owner, as measured or foreseen at boot."""
     entry_bytes: int = 0
+    tokenizer: str = ""
+    """Digest of the tokenizer in the files that the model was built from; empty for none."""
 
 
 class TopLogprobs(msgspec.Struct, array_like=True):

@@ -54,6 +54,7 @@ class Script:
     kv_used: int = 0
     door: str = ""
     vocabulary: int = VOCABULARY
+    tokenizer: str = ""
     deaf: bool = False
     cached: dict[int, int] = field(default_factory=dict)
     """Prompt tokens that a request's choices found cached, by choice."""
@@ -95,7 +96,7 @@ class ScriptedEngine:
     def _take(self, message: object) -> None:
         if isinstance(message, Boot):
             self._endpoint.send(BootPhase("weights"))
-            self._endpoint.send(_hello(message, self._script.vocabulary))
+            self._endpoint.send(_hello(message, self._script))
         elif isinstance(message, Submit):
             self._submit(message)
         elif isinstance(message, Cancel):
@@ -197,10 +198,10 @@ class ScriptedEngine:
         self._outputs.finished.append(finish)
 
 
-def _hello(boot: Boot, vocabulary: int) -> Hello:
+def _hello(boot: Boot, script: Script) -> Hello:
     return Hello(
         architecture="ScriptedForCausalLM",
-        vocab_size=vocabulary,
+        vocab_size=script.vocabulary,
         context_limit=CONTEXT,
         eos_ids=[END],
         kv_entries=100,
@@ -211,6 +212,7 @@ def _hello(boot: Boot, vocabulary: int) -> Hello:
         device="cpu",
         dtype="float32",
         entry_bytes=1000,
+        tokenizer=script.tokenizer,
     )
 
 

@@ -115,6 +115,13 @@ async def test_an_engine_with_another_vocabulary_refuses_the_boot(model_cache: P
     await made.stop()
 
 
+async def test_an_engine_that_found_another_tokenizer_refuses_the_boot(model_cache: Path) -> None:
+    made = LlmBench(model_cache, Script(tokenizer="0" * 64))
+    with pytest.raises(FailedPrecondition, match="another tokenizer than the one in use"):
+        await made.start()
+    await made.stop()
+
+
 async def test_models_are_listed_while_the_engine_restarts(llm_process: LlmBench) -> None:
     llm = llm_process
     os.kill(llm.worker.pid, signal.SIGKILL)

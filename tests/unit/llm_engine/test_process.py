@@ -173,6 +173,11 @@ def test_nothing_outlives_the_engine(checkpoint: Path, endpoint_type, depth: int
         ({"dtype": "int3"}, ["dtype", "int3", "float32"]),
         ({"step_tokens": 4}, ["step_tokens"]),
         ({"context_limit": 4096}, ["context_limit", "128"]),
+        ({"overlap_depth": 2}, ["overlap_depth is 2", "0, 1"]),
+        ({"upload_mode": "fast"}, ["upload_mode", "fast", "packed"]),
+        ({"graphs": "sometimes"}, ["graphs", "sometimes", "off"]),
+        ({"graph_rows_max": 9}, ["graph_rows_max", "max_rows 8", "9"]),
+        ({"reserved_bytes": -1}, ["reserved_bytes", "-1"]),
     ],
 )
 def test_a_boot_that_cannot_work_is_a_fault_with_its_reason(

@@ -17,7 +17,9 @@ import pytest
 import torch
 from antiphon_llm.engine.boot import BootPhases, boot
 from antiphon_llm.engine.loop import EngineLoop
+from antiphon_llm.front.tokenizer import from_gguf
 from antiphon_llm.messages import EngineConfig, Hello, Sampling, Submit
+from antiphon_nn.gguf_file import GgufFile
 from transformers import AutoModelForCausalLM
 
 OUTPUT_TOKENS = 64
@@ -134,6 +136,7 @@ def test_hello_tells_what_the_file_holds(real: Real) -> None:
     hello = real.hello
     assert (hello.architecture, hello.vocab_size, hello.eos_ids) == expected[real.name]
     assert hello.context_limit == 2048
+    assert hello.tokenizer == from_gguf(GgufFile(real.path).metadata).fingerprint
     assert set(hello.boot_seconds) == {"configure", "load_weights", "allocate_kv", "warm_up"}
 
 

@@ -35,6 +35,10 @@ def test_defaults_follow_the_device() -> None:
         (("--graph-rows-max", "8"), "eager by declaration"),
         (("--overlap-depth", "2"), "overlap_depth"),
         (("--batch-rows-max", "9"), "batch_rows_max 9 is larger than max_rows 8"),
+        (
+            ("--device", "cuda", "--graph-rows-max", "65"),
+            "graph_rows_max 65 is larger than max_rows 64",
+        ),
         (("--tenant-rows-max", "9"), "tenant_rows_max 9 is larger than max_rows 8"),
         (("--tenant-weights", '{"blue": 0}'), "tenant_weights of 'blue' is 0"),
         (("--upload-mode", "packed"), "uploads are views"),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from antiphon_llm import fingerprint
 from antiphon_llm.checkpoint import resolve
 from antiphon_llm.front import tokenizer
 from antiphon_llm.front.errors import TokenizerError
@@ -150,6 +151,11 @@ def test_directory_tokenizer_equals_the_gguf_one(
         assert loaded.encode(text) == smollm.encode(text)
     assert loaded.special.eos == "<|im_end|>"
     assert loaded.control_ids == smollm.control_ids
+    assert loaded.fingerprint == fingerprint.of_directory(tmp_path)
+    config["bos_token"] = "<|im_end|>"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert tokenizer.from_directory(tmp_path).fingerprint != loaded.fingerprint
+    assert fingerprint.of_directory(tmp_path / "nowhere") == ""
 
 
 @pytest.mark.parametrize("content", [None, b"{", b'{"version": "1.0"}'])

@@ -16,7 +16,9 @@ import torch
 from antiphon_core.ipc.endpoint import Endpoint
 from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint, open_checkpoint
+from antiphon_nn.gguf_checkpoint import GgufCheckpoint
 
+from antiphon_llm import fingerprint
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.host_tier import HostTier
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
@@ -39,6 +41,13 @@ DTYPES = {
     "cuda": ("auto", "bfloat16", "float16", "float32"),
 }
 """What each device computes in."""
+CHOICES: dict[str, tuple[int | str, ...]] = {
+    "overlap_depth": (0, 1),
+    "upload_mode": ("auto", "packed", "direct"),
+    "graphs": ("auto", "on", "off"),
+    "products": ("auto", "float32", "int16"),
+}
+"""What each of these settings may be, on any device."""
 WARM_UP_TOKENS = 8
 
 
@@ -95,9 +104,10 @@ def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> Engine
         boot_seconds=phases.seconds,
         memory={**built.memory, "kv": built.pool.bytes},
         entry_bytes=built.pool.entry_bytes,
+        tokenizer=tokenizer_fingerprint(checkpoint),
     )
     endpoint.send(hello)
-    _log.info("engine_ready", **msgspec.to_builtins(hello))
+    _log.info("engine_ready", **msgspec.to_builtins(hello), substitutions=built.substitutions())
     return loop
 
 
@@ -123,9 +133,19 @@ def check_config(config: EngineConfig) -> SchedulerLimits:
         )
     if not 0.0 < config.memory_share <= 1.0:
         raise ValueError(f"memory_share must lie in (0, 1], got {config.memory_share}")
-    for name in ("context_limit", "kv_entries", "threads", "parked_bytes"):
+    for name in ("context_limit", "kv_entries", "threads", "parked_bytes", "reserved_bytes"):
         if getattr(config, name) < 0:
             raise ValueError(f"{name} must be 0 (automatic) or more, got {getattr(config, name)}")
+    for name, served in CHOICES.items():
+        if getattr(config, name) not in served:
+            raise ValueError(
+                f"{name} is {getattr(config, name)!r}; supported: {', '.join(map(str, served))}"
+            )
+    if not 0 <= config.graph_rows_max <= config.max_rows:
+        raise ValueError(
+            f"graph_rows_max must lie between 0 and max_rows {config.max_rows}, got "
+            f"{config.graph_rows_max}"
+        )
     return SchedulerLimits(
         max_rows=config.max_rows,
         step_tokens=config.step_tokens,
@@ -146,6 +166,13 @@ def end_of_text_ids(checkpoint: Checkpoint) -> list[int]:
     if generation.is_file():
         found |= _ids(json.loads(generation.read_text()).get("eos_token_id"))
     return sorted(found)
+
+
+def tokenizer_fingerprint(checkpoint: Checkpoint) -> str:
+    """What the front compares its own tokenizer with; empty where the files have none."""
+    if isinstance(checkpoint, GgufCheckpoint):
+        return fingerprint.of_metadata(checkpoint.metadata)
+    return fingerprint.of_directory(checkpoint.path)
 
 
 def _ids(value: int | list[int] | None) -> set[int]:
@@ -175,7 +202,7 @@ def _assemble(
         built.runner,
         served,
         overlap_depth=config.overlap_depth,
-        fallbacks=built.fallbacks,
+        fallbacks=built.substitutions,
         counters=built.counters,
     )
 

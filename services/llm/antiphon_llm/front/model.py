@@ -50,8 +50,16 @@ class TextModel:
         """The engine's model and this tokenizer belong together.
 
         Raises:
-            FailedPrecondition: the tokenizer has ids that the model cannot take.
+            FailedPrecondition: the tokenizer has ids that the model cannot take, or the engine
+                found another one in the files: they were replaced since this one was read.
         """
+        if hello.tokenizer and hello.tokenizer != self.tokenizer.fingerprint:
+            raise FailedPrecondition(
+                "the engine's model comes with another tokenizer than the one in use "
+                f"({hello.tokenizer[:16]} and {self.tokenizer.fingerprint[:16]}): the files "
+                "were replaced; restart the service",
+                field="model",
+            )
         if self.tokenizer.vocabulary_size > hello.vocab_size:
             raise FailedPrecondition(
                 f"the tokenizer has {self.tokenizer.vocabulary_size} tokens but the model's "

@@ -11,7 +11,6 @@ unchanged.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
+from antiphon_llm import fingerprint
 from antiphon_llm.front.errors import TokenizerError
 from antiphon_llm.front.gguf_tokenizer import SPACE
 from antiphon_llm.front.gguf_tokenizer import build as build_from_gguf
@@ -199,12 +199,7 @@ def from_gguf(metadata: dict[str, Any]) -> Tokenizer:
         return tokens[int(index)] if index is not None and int(index) < len(tokens) else None
 
     special = SpecialTokens(named("bos"), named("eos"), named("unknown"), named("padding"))
-    digest = hashlib.sha256()
-    for key in sorted(metadata):
-        if key.startswith("tokenizer.ggml."):
-            digest.update(f"{key}\0".encode())
-            digest.update(_canonical(metadata[key]))
-    return Tokenizer(build_from_gguf(metadata), special, digest.hexdigest())
+    return Tokenizer(build_from_gguf(metadata), special, fingerprint.of_metadata(metadata))
 
 
 def from_directory(directory: Path) -> Tokenizer:
@@ -227,9 +222,7 @@ def from_directory(directory: Path) -> Tokenizer:
         raise TokenizerError(f"{path} is not a tokenizer: {error}") from None
     config = read_json(directory / "tokenizer_config.json")
     special = SpecialTokens(*(_content(config.get(f"{name}_token")) for name in _NAMED))
-    digest = hashlib.sha256(data)
-    digest.update(repr(special).encode())
-    return Tokenizer(fast, special, digest.hexdigest())
+    return Tokenizer(fast, special, fingerprint.of_directory(directory))
 
 
 _NAMED = ("bos", "eos", "unk", "pad")
@@ -257,13 +250,6 @@ def _content(token: object) -> str | None:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
-
-
-def _canonical(value: Any) -> bytes:
-    """Bytes that are equal for equal metadata values."""
-    if isinstance(value, list):
-        return "\0".join(map(str, value)).encode()
-    return value.tobytes() if hasattr(value, "tobytes") else str(value).encode()
 
 
 def _steps(component: Any) -> list[dict[str, Any]]:
