@@ -233,6 +233,24 @@ def test_metadata_has_one_producer_each() -> None:
     }
 
 
+def test_no_model_function_takes_a_location() -> None:
+    """Where keys go is read from the metadata in one place, and handed on by nobody."""
+    models = Path(antiphon_llm.engine.__file__).parents[1] / "models"
+    functions = [
+        node
+        for path in models.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    named = {
+        argument.arg
+        for function in functions
+        for argument in (*function.args.args, *function.args.kwonlyargs)
+    }
+    assert {"positions", "meta", "views"} <= named
+    assert not named & {"write_slot", "write_slots", "slots", "slot_mapping", "location"}
+
+
 def test_ladder() -> None:
     assert ladder(1) == [1]
     assert ladder(20) == [1, 2, 3, 4, 5, 6, 7, 8, 16, 20]
@@ -291,7 +309,7 @@ def test_steps_above_the_ladder_take_the_same_python() -> None:
     assert recording.graphs.counters["graph: eager, above ladder"] == 1
     recording.graphs.release()
     assert recording.run(2) == 2
-    assert recording.graphs.counters["graph: eager, not recorded"] == 1
+    assert recording.graphs.counters["graph: eager, unexpected"] == 1, "nothing refused it"
 
 
 def test_a_rung_without_memory_stays_eager_and_the_rest_is_recorded() -> None:
@@ -307,6 +325,11 @@ def test_an_aborted_recording_ends_the_sweep() -> None:
     assert recording.run(16) == 16 and recording.run(9) == 16
     assert recording.run(3) == 3
     assert recording.graphs.counters["graph: eager, not recorded"] == 1
+    assert set(recording.graphs.refused) == set(range(1, 9))
+    recording.device.failures.clear()
+    recording.graphs.record(recording.work, lambda rows: recording.tensors)
+    assert not recording.graphs.refused, "a later sweep stands for itself"
+    assert recording.run(3) == 3 and recording.graphs.eager == {"not recorded": 1}
 
 
 def test_a_moved_tensor_is_named_before_a_replay() -> None:

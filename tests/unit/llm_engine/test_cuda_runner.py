@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from antiphon_kernels.sample import RowSettings
 from antiphon_llm.engine.batch import BatchBuilder
 from antiphon_llm.engine.boot import assemble_loop
 from antiphon_llm.engine.cpu_runner import CpuRunner
@@ -174,6 +175,17 @@ def test_tokens_equal_the_cpu_runner(
         assert graphs.replays > 0 and set(graphs.eager) == {"above ladder"}
     else:
         assert graphs.replays > 0 and not graphs.eager
+
+
+def test_a_recording_watches_the_settings_that_its_draw_reads(
+    model: Decoder, endpoint_type: type
+) -> None:
+    serving = Serving(model, endpoint_type(), options(overlap_depth=0))
+    sampler = serving.runner._sampler
+    sampler.settings = RowSettings.allocate(ROWS)
+    serving.run([Submit("r", [1, 2, 3], Sampling(max_tokens=4, seed=1))])
+    reason, error = serving.finished()["r"]
+    assert reason == "error" and "settings has moved" in error
 
 
 def test_prompt_scores_and_pooled_states_equal_the_cpu_runner(

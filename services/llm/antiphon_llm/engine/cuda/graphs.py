@@ -18,6 +18,8 @@ STEP_8_UP_TO = 128
 ABOVE_LADDER = "above ladder"
 NOT_RECORDED = "not recorded"
 SWITCHED_OFF = "off"
+UNEXPECTED = "unexpected"
+"""A rung that nothing refused has no recording: a defect, so this count must stay 0."""
 
 
 class MovedTensor(RuntimeError):
@@ -49,6 +51,7 @@ class DecodeGraphs:
     Attributes:
         replays, pad_rows: steps that a graph ran, and the padding rows in them.
         eager: decode steps that took the Python path, by reason.
+        refused: rungs without a recording, and why; of the last :meth:`record`.
         pool_bytes: device memory that recording took.
     """
 
@@ -80,6 +83,7 @@ class DecodeGraphs:
         ends the sweep, and its pool is not used again: what it holds is in doubt.
         """
         before, _ = self._device.free_and_total()
+        self.refused.clear()
         for rows in reversed(self._rungs):
             addresses = {name: tensor.data_ptr() for name, tensor in tensors(rows).items()}
             try:
@@ -89,6 +93,7 @@ class DecodeGraphs:
             except RuntimeError as aborted:
                 self._refuse(rows, f"aborted: {aborted}")
                 self._device.retire_pool()
+                self._refuse_below(rows)
                 break
             else:
                 self._recorded[rows] = _Recorded(graph, addresses)
@@ -134,11 +139,18 @@ class DecodeGraphs:
     def _eager_reason(self, rows: int) -> str:
         if not self._rungs:
             return SWITCHED_OFF
-        return ABOVE_LADDER if rows > self._rungs[-1] else NOT_RECORDED
+        if rows > self._rungs[-1]:
+            return ABOVE_LADDER
+        return NOT_RECORDED if self._place[rows] in self.refused else UNEXPECTED
 
     def _refuse(self, rows: int, reason: str) -> None:
         self.refused[rows] = reason
         _log.warning("graph_not_recorded", rows=rows, reason=reason)
+
+    def _refuse_below(self, aborted: int) -> None:
+        """The rungs that a sweep did not come to."""
+        for rows in self._rungs[: self._rungs.index(aborted)]:
+            self.refused[rows] = f"the sweep ended at {aborted} rows"
 
 
 def _places(rungs: list[int]) -> list[int]:

@@ -312,6 +312,7 @@ class DeviceRunner:
             "tables": self._tables.tensor,
             "last_tokens": self._last_tokens,
             "logits": self._logits,
+            "settings": self._sampler.settings.buffer,
             "outcome": self._sampler.outcome,
         }
 
