@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -31,6 +33,10 @@ class CountingDevice(HostDevice):
     def __init__(self) -> None:
         super().__init__()
         self.events: list[CountingEvent] = []
+        self.current = 0
+
+    def stream(self) -> int:
+        return self.current
 
     def event(self) -> CountingEvent:
         self.events.append(CountingEvent())
@@ -112,6 +118,29 @@ def test_rules_of_an_epoch() -> None:
         uploads.open()
     with pytest.raises(ValueError, match="upload_mode is 'fast'"):
         StepUploads(HostDevice(), slots=1, mode="fast")
+
+
+def test_a_group_publishes_where_it_was_opened_and_nowhere_else() -> None:
+    device = CountingDevice()
+    uploads = StepUploads(device, slots=1, mode="packed")
+    fixed = targets()
+    group = uploads.group("decode", fixed)
+    uploads.open()
+    group.take("ids", 2)[:] = 5
+    with ThreadPoolExecutor(1) as other:
+        for work in (group.publish, uploads.open):
+            with pytest.raises(UploadError, match="thread"):
+                other.submit(work).result()
+    device.current = 7
+    with pytest.raises(UploadError, match="another thread or stream"):
+        group.publish()
+    assert not fixed["ids"].any()
+    device.current = 0
+    group.publish()
+    assert fixed["ids"][:3].tolist() == [5, 5, 0]
+    elsewhere = {"ids": torch.zeros(4, dtype=torch.int32, device="meta")}
+    with pytest.raises(UploadError, match=r"other\.ids lies on meta, not cpu"):
+        uploads.group("other", elsewhere)
 
 
 def test_a_failed_step_gives_its_slot_back() -> None:

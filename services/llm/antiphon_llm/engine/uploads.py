@@ -46,6 +46,10 @@ class UploadGroup:
     ) -> None:
         self.name = name
         self.targets = dict(targets)
+        for member, target in self.targets.items():
+            if target.device.type != device.device.type:
+                raise UploadError(f"{name}.{member} lies on {target.device}, not {device.device}")
+        self._device = device
         self._places = {member: place for place, member in enumerate(self.targets)}
         self._destinations = Destinations(list(self.targets.values()))
         self._packed = packed
@@ -55,12 +59,14 @@ class UploadGroup:
         self._hosts = [arena.numpy() for arena in self._arenas]
         self._on_device = torch.zeros(size, dtype=torch.uint8, device=device.device)
         self._slot = -1
+        self._owner = (0, 0)
         self._used = 0
         self._taken: dict[str, tuple[int, int]] = {}
 
     def open(self, slot: int) -> None:
-        """Begins an epoch in a slot whose last copy has been read."""
+        """Begins an epoch in a slot whose last copy has been read, for this thread and stream."""
         self._slot = slot
+        self._owner = threading.get_ident(), self._device.stream()
         self._used = _aligned(self._destinations.header_bytes)
         self._taken.clear()
 
@@ -87,6 +93,9 @@ class UploadGroup:
         """Enqueues the copy, and the scatter after it, and ends the group's epoch."""
         if self._slot < 0:
             raise UploadError(f"{self.name} is published outside an epoch")
+        if self._owner != (threading.get_ident(), self._device.stream()):
+            # The epoch's event would not cover a copy that another stream makes.
+            raise UploadError(f"{self.name} is published on another thread or stream than opened")
         arena, host = self._arenas[self._slot], self._hosts[self._slot]
         self.close()
         active = {member: span for member, span in self._taken.items() if span[1]}

@@ -43,6 +43,10 @@ class Device(Protocol):
         """A new event."""
         ...
 
+    def stream(self) -> int:
+        """Which stream work is enqueued on now."""
+        ...
+
     def pinned(self, size: int) -> torch.Tensor:
         """uint8 (size) of host memory that copies to the device without a stop."""
         ...
@@ -97,6 +101,10 @@ class HostDevice:
         """An event that has always passed."""
         return _Passed()
 
+    def stream(self) -> int:
+        """The only one."""
+        return 0
+
     def pinned(self, size: int) -> torch.Tensor:
         """Plain memory."""
         return torch.zeros(size, dtype=torch.uint8)
@@ -133,6 +141,10 @@ class CudaDevice:
         self.device = torch.device(device)
         self._pool: Any = None
         self._stream = torch.cuda.Stream(self.device)
+
+    def stream(self) -> int:
+        """The handle of the current stream."""
+        return torch.cuda.current_stream(self.device).cuda_stream
 
     def event(self) -> Event:
         """An event that does not spin and keeps no time."""
