@@ -159,7 +159,7 @@ class Engine:
 
     def submit(self, request_id: str, prompt: Sequence[int], **fields: object) -> None:
         """A greedy request by default; Submit and Sampling fields by name."""
-        own = {key: fields.pop(key) for key in ("deadline", "interactive", "choice")
+        own = {key: fields.pop(key) for key in ("deadline", "interactive", "choice", "adapter")
                if key in fields}  # fmt: skip
         sampling = Sampling(**{"temperature": 0.0, "max_tokens": 8, **fields})
         self.send(Submit(request_id, list(prompt), sampling, **own))

@@ -74,6 +74,21 @@ def test_choices_of_one_seed_differ(engine_type) -> None:
     assert len({tuple(tokens) for tokens in engine.outputs.values()}) == 3
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_smallest_pool_serves_a_request_of_the_whole_context(
+    engine_type, greedy_reference: Reference, depth: int
+) -> None:
+    """The floor is the context's entries and the null one, which ``entries`` does not count."""
+    engine = engine_type(entries=16, context_limit=64, overlap_depth=depth, prefix_cache=1)
+    prompts = {"first": [1, 2, 3], "second": list(range(50))}
+    for name, prompt in prompts.items():
+        engine.submit(name, prompt, max_tokens=100)
+    engine.run()
+    for name, prompt in prompts.items():
+        assert engine.finished[name].reason == "context"
+        assert engine.outputs[name] == greedy_reference(prompt, 64 - len(prompt))
+
+
 class TestEnds:
     def test_stop_id(self, engine_type, greedy_reference: Reference) -> None:
         expected = greedy_reference([1, 2, 3], 8)
@@ -182,6 +197,7 @@ class TestRefusals:
             ([-1], {}, "INVALID_VALUE", ["prompt_ids", "-1"]),
             ([1], {"max_tokens": 0}, "INVALID_VALUE", ["max_tokens"]),
             ([1], {"logit_bias": {70: 1.0}}, "INVALID_VALUE", ["logit_bias", "70"]),
+            ([1], {"adapter": "blue"}, "ADAPTER_NOT_FOUND", ["blue"]),
         ],
     )
     def test_bad_submits(self, engine_type, prompt, fields, reason, words) -> None:

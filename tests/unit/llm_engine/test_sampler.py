@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import math
+from pathlib import Path
 from typing import Any
 
+import antiphon_llm
 import numpy as np
 import pytest
 import torch
@@ -252,6 +255,18 @@ class TestIndependence:
         draw(logits, [row(temperature=0.5), row(repetition_penalty=2.0), row(logit_bias={1: 5})],
              [1, 2, 3])  # fmt: skip
         assert np.array_equal(before, logits)
+
+
+def test_greedy_is_decided_once() -> None:
+    """Temperature 0 is translated where a request is parsed; nothing behind it asks again."""
+    package = Path(antiphon_llm.__file__).parent
+    asking = []
+    for part in ("engine", "models", "sampler"):
+        for path in sorted((package / part).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Compare) and "temperature" in ast.unparse(node):
+                    asking.append(f"{path.name}: {ast.unparse(node)}")
+    assert asking == ["row.py: sampling.temperature == 0", "row.py: self.temperature == 1"]
 
 
 class TestGreedyAndErrors:

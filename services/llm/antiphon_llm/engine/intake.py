@@ -172,13 +172,14 @@ class Intake:
             raise RequestRefused(
                 f"max_tokens must be at least 1, got {sampling.max_tokens}", "INVALID_VALUE"
             )
+        if message.adapter:
+            raise RequestRefused(f"no adapter {message.adapter!r} is loaded", "ADAPTER_NOT_FOUND")
         _check_ids("logit_bias", list(sampling.logit_bias), self._served.vocab_size)
         eos = frozenset() if sampling.ignore_eos else self._served.eos_ids
         stop_ids = eos | frozenset(sampling.stop_token_ids)
         request = self._request(message.request_id, message.prompt_ids, sampling.max_tokens)
         request.interactive = message.interactive
         request.tenant = message.tenant
-        request.adapter = message.adapter
         request.cache = message.cache
         request.deadline = message.deadline
         request.stop_ids = stop_ids

@@ -9,6 +9,7 @@ from antiphon_core.errors import (
     FailedPrecondition,
     Internal,
     InvalidArgument,
+    NotFound,
     ResourceExhausted,
     Unavailable,
 )
@@ -23,6 +24,7 @@ _TYPES: dict[str, type[AntiphonError]] = {
     **dict.fromkeys(("QUEUE_FULL", "KV_FULL", "MEMORY_PRESSURE"), ResourceExhausted),
     **dict.fromkeys(("WORKER_DIED", "OVERLOADED", "DRAINING", "ASLEEP", "NO_BACKEND"), Unavailable),
     "WRONG_STATE": FailedPrecondition,
+    "ADAPTER_NOT_FOUND": NotFound,
     "DEADLINE": DeadlineExceeded,
     "CANCELLED": Cancelled,
 }
