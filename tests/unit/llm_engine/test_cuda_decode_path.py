@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import antiphon_llm.engine
@@ -38,6 +38,7 @@ class Bench:
         self.uploads = StepUploads(HostDevice(), slots=1, mode="packed")
         self.group = self.uploads.group("decode", {**self.decode.targets, **self.device.targets})
         self.prefill_group = self.uploads.group("prefill", self.prefill.targets)
+        self.whole_group = self.uploads.group("tables", self.device.whole_targets)
 
     def request(self, tokens: list[int], held: int = 0) -> Request:
         request = Request("r", 1, tokens, len(tokens), 9, Timings(0.0))
@@ -46,13 +47,20 @@ class Bench:
         self.tables.extend(request.row, max(held, len(tokens)))
         return request
 
+    def prepare_tables(self, rows: Iterable[int]) -> None:
+        self.device.prepare(rows, uploads=self.group, whole_uploads=self.whole_group)
+
+    def publish_tables(self) -> None:
+        self.group.publish()
+        self.whole_group.publish()
+        self.device.publish()
+
     def step(self, live: list[PlannedRow], rows: int) -> DecodeMeta:
         """A published decode step with its tables gathered, as the recorded work does."""
         self.uploads.open()
-        self.device.prepare((row.request.row for row in live), self.group)
+        self.prepare_tables(row.request.row for row in live)
         meta = self.decode.prepare(live, rows=rows, uploads=self.group)
-        self.group.publish()
-        self.device.publish()
+        self.publish_tables()
         self.uploads.seal()
         torch.index_select(self.device.tensor, 0, meta.table_row, out=meta.block_table)
         return meta
@@ -151,9 +159,8 @@ def test_device_tables_follow_the_host_and_send_only_what_changed(
             open_rows[row] = room
         chosen = [row for row in open_rows if rng.random() < 0.7]
         bench.uploads.open()
-        bench.device.prepare(chosen, bench.group)
-        bench.group.publish()
-        bench.device.publish()
+        bench.prepare_tables(chosen)
+        bench.publish_tables()
         bench.uploads.seal()
         for row in chosen:
             assert bench.device.tensor[row].tolist() == bench.tables.table[row].tolist()
@@ -161,9 +168,8 @@ def test_device_tables_follow_the_host_and_send_only_what_changed(
     sent = bench.device.counters["table places"]
     assert sent > 0
     bench.uploads.open()
-    bench.device.prepare(chosen, bench.group)
-    bench.group.publish()
-    bench.device.publish()
+    bench.prepare_tables(chosen)
+    bench.publish_tables()
     bench.uploads.seal()
     assert bench.device.counters["table places"] == sent, "nothing new, nothing sent"
 
@@ -172,7 +178,7 @@ def test_a_table_update_that_was_not_published_is_sent_again() -> None:
     bench = Bench()
     request = bench.request([1] * 30)
     bench.uploads.open()
-    bench.device.prepare([request.row], bench.group)
+    bench.prepare_tables([request.row])
     bench.uploads.seal()
     assert not bench.device.tensor.any()
     bench.step([decode_row(request, 29)], 1)
@@ -180,10 +186,16 @@ def test_a_table_update_that_was_not_published_is_sent_again() -> None:
     assert bench.device.tensor[request.row].tolist() == held
 
 
-def test_rows_beyond_a_steps_room_are_copied_whole() -> None:
+def test_rows_beyond_a_steps_room_are_sent_whole_and_like_the_others() -> None:
     bench = Bench()
     requests = [bench.request([1] * CONTEXT) for _ in range(ROWS)]
     assert len(bench.device.places) < ROWS * CONTEXT // ENTRY_TOKENS
+    bench.uploads.open()
+    bench.prepare_tables([request.row for request in requests])
+    bench.uploads.seal()
+    assert not bench.device.tensor.any(), "nothing reaches the device beside the upload"
+    bench.device.tensor.fill_(9)
+    bench.device.tensor[ROWS] = 0
     bench.step([decode_row(request, CONTEXT - 1) for request in requests], ROWS)
     assert bench.device.counters["table rows whole"] == ROWS
     for request in requests:
@@ -201,11 +213,10 @@ def test_prefill_rows_have_memory_of_their_own() -> None:
         PlannedRow(decoding, 0, RowShape(3, samples=True), decoding.epoch),
     ]
     bench.uploads.open()
-    bench.device.prepare([filling.row, decoding.row], bench.group)
+    bench.prepare_tables([filling.row, decoding.row])
     batch = bench.prefill.prepare(parts, uploads=bench.prefill_group)
-    bench.group.publish()
     bench.prefill_group.publish()
-    bench.device.publish()
+    bench.publish_tables()
     bench.uploads.seal()
     bench.prefill.gather(batch)
     assert batch.input_ids.tolist() == [5] * 12 + [1, 2, 3]

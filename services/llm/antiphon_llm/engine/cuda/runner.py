@@ -153,6 +153,7 @@ class DeviceRunner:
             },
         )
         self._prefill_uploads = self._uploads.group("prefill", self._prefill.targets)
+        self._table_uploads = self._uploads.group("tables", self._tables.whole_targets)
         self._slots = [
             _Slot(Readback(device, _READBACK_BYTES), self._sampler.mirror()) for _ in range(slots)
         ]
@@ -269,7 +270,11 @@ class DeviceRunner:
     ) -> tuple[DecodeMeta | None, StepBatch | None]:
         """Stages and enqueues the step's metadata."""
         uploads = self._decode_uploads
-        self._tables.prepare((row.request.row for row in (*decoding, *prefilling)), uploads)
+        self._tables.prepare(
+            (row.request.row for row in (*decoding, *prefilling)),
+            uploads=uploads,
+            whole_uploads=self._table_uploads,
+        )
         meta = batch = None
         if decoding:
             rows = self.graphs.route(len(decoding))
@@ -280,6 +285,7 @@ class DeviceRunner:
             uploads.take("sample_row", len(owners))[:] = owners
         uploads.publish()
         self._prefill_uploads.publish()
+        self._table_uploads.publish()
         self._tables.publish()
         return meta, batch
 

@@ -19,7 +19,9 @@ class DeviceTables:
 
     Batches gather their rows from it, so that neither a new order nor a row that left costs
     an upload: a step sends the entries that were appended since a row was last published. A
-    row of another lineage is cleared on the device and then sent from its beginning.
+    row of another lineage is cleared on the device and then sent from its beginning. Where that
+    exceeds a step's room, as when long cached prefixes are admitted together, the rows that
+    changed are sent whole.
     ``prepare`` notes what the tables hold now; only ``publish`` advances what the device is
     known to hold.
     """
@@ -31,11 +33,13 @@ class DeviceTables:
         self._tables = tables
         self._published: dict[int, tuple[int, int]] = {}
         self._prepared: dict[int, tuple[int, int]] = {}
-        self._count = self._cleared = 0
+        self._count = self._cleared = self._whole = 0
         room = max(_STEP_ROOM * rows + step_tokens // tables.entry_tokens, width)
         self.places = torch.zeros(room, dtype=torch.int64, device=device)
         self.entries = torch.zeros(room, dtype=torch.int32, device=device)
         self.cleared = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.whole_rows = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.whole = torch.zeros((rows, width), dtype=torch.int32, device=device)
         self.counters = {"table places": 0, "table rows whole": 0}
 
     @property
@@ -47,13 +51,22 @@ class DeviceTables:
             "table_cleared": self.cleared,
         }
 
-    def prepare(self, rows: Iterable[int], uploads: UploadGroup) -> None:
-        """Stages the differences of these rows; leaves the group alone when there are none."""
+    @property
+    def whole_targets(self) -> dict[str, torch.Tensor]:
+        """Members of a group of their own: they are large, and a scatter costs every step as
+        much as its group's largest member."""
+        return {"whole_rows": self.whole_rows, "whole": self.whole}
+
+    def prepare(
+        self, rows: Iterable[int], *, uploads: UploadGroup, whole_uploads: UploadGroup
+    ) -> None:
+        """Stages the differences of these rows in one of the groups; in neither when there are
+        none."""
         places: list[np.ndarray] = []
         entries: list[np.ndarray] = []
         cleared: list[int] = []
         self._prepared.clear()
-        self._count = self._cleared = 0
+        self._count = self._cleared = self._whole = 0
         width = self.tensor.shape[1]
         for row in rows:
             _, version, held = self._tables.mapping(row)
@@ -70,7 +83,7 @@ class DeviceTables:
             entries.append(self._tables.table[row, begin:held])
             self._count += held - begin
         if self._count > len(self.places):
-            self._rows_whole()
+            self._take_whole_rows(whole_uploads)
             return
         if cleared:
             self._cleared = len(cleared)
@@ -81,6 +94,9 @@ class DeviceTables:
 
     def publish(self) -> None:
         """Enqueues the update after the group that carries it."""
+        if self._whole:
+            self.tensor.index_copy_(0, self.whole_rows[: self._whole], self.whole[: self._whole])
+            self.counters["table rows whole"] += self._whole
         if self._cleared:
             self.tensor.index_fill_(0, self.cleared[: self._cleared], 0)
         if self._count:
@@ -90,14 +106,12 @@ class DeviceTables:
             self.counters["table places"] += self._count
         self._published.update(self._prepared)
         self._prepared.clear()
-        self._count = self._cleared = 0
+        self._count = self._cleared = self._whole = 0
 
-    def _rows_whole(self) -> None:
-        """Copies rows one by one: admissions with long cached prefixes exceed a step's room.
-
-        The source is pageable, so each copy ends before it returns; this is rare.
-        """
-        for row in self._prepared:
-            self.tensor[row].copy_(torch.from_numpy(self._tables.table[row]))
-        self.counters["table rows whole"] += len(self._prepared)
-        self._count = 0
+    def _take_whole_rows(self, uploads: UploadGroup) -> None:
+        """Stages every row that changed, its null tail included."""
+        rows = list(self._prepared)
+        self._count, self._whole = 0, len(rows)
+        uploads.take("whole_rows", len(rows))[:] = rows
+        contents = self._tables.table[rows]
+        uploads.take("whole", contents.size)[:] = contents.ravel()
