@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from antiphon_llm.engine.cuda.boot import build
+from antiphon_llm.engine.cuda.boot import affordable_tokens, build
 from antiphon_llm.engine.cuda.device import Graph, HostDevice
 from antiphon_llm.engine.cuda.ledger import DeviceLedger
 from antiphon_llm.engine.runner import layer_caches
@@ -31,6 +31,9 @@ class CountedDevice(HostDevice):
 
     def free_and_total(self) -> tuple[int, int]:
         return self._readings
+
+    def free_now(self, size: int) -> None:
+        self._readings = (size, self._readings[1])
 
     def allocated(self) -> tuple[int, int]:
         return self._weights, self._weights + self._peak
@@ -102,6 +105,16 @@ def test_a_configured_context_that_does_not_fit_is_refused_with_the_table() -> N
 def test_too_little_memory_prints_the_table() -> None:
     with pytest.raises(PoolTooSmall, match=r"(.|\n)*activations +31,457,280  measured(.|\n)*"):
         build(config(), checkpoint(), Phases(), device=device(total=300 * MIB))
+
+
+def test_after_a_shortage_the_memory_is_measured_anew() -> None:
+    machine = device()
+    built = build(config(), checkpoint(), Phases(), device=machine)
+    machine.free_now(15 * MIB)
+    assert built.affordable_tokens() == 32, "half of the 30 MiB that 64 tokens took"
+    machine.free_now(0)
+    assert built.affordable_tokens() == 0
+    assert affordable_tokens(machine, step_tokens=64, activations=0) is None
 
 
 class Unrecording(CountedDevice):

@@ -13,6 +13,7 @@ from antiphon_llm.engine import cpu_runner
 from antiphon_llm.engine.door import DRAINING, MEMORY_PRESSURE, Door
 from antiphon_llm.engine.failures import FailureKind, MemoryExhausted, classify
 from antiphon_llm.engine.plan import StepPlan
+from antiphon_llm.engine.pressure import MemoryPressure
 from antiphon_llm.kvcache.allocator import PoolExhausted
 from antiphon_llm.messages import Embedding, EmbedSubmit, Fault, Gauges, Shutdown
 from structlog.testing import capture_logs
@@ -227,6 +228,18 @@ class TestMemoryLadder:
         assert engine.loop.pressure.shortages > 0
         assert max(widest) <= 5
         assert engine.scheduler.chunk == 16 and engine.scheduler.row_limit == 4  # Idle again.
+
+    @pytest.mark.parametrize(
+        ("affordable", "chunk", "rows"),
+        [(None, 32, 4), (128, 32, 4), (127, 16, 2), (31, 8, 1), (7, 4, 1), (0, 4, 1)],
+    )
+    def test_narrows_at_once_to_what_the_memory_holds(
+        self, engine_type, affordable: int | None, chunk: int, rows: int
+    ) -> None:
+        engine = engine_type(max_rows=8, step_tokens=128, prefill_chunk=64, entry_tokens=4)
+        pressure = MemoryPressure(engine.scheduler, engine.loop.door, lambda: affordable)
+        assert pressure.shortage()
+        assert (engine.scheduler.chunk, engine.scheduler.row_limit) == (chunk, rows)
 
     def test_shuts_the_door_drains_and_reopens_when_idle(self, engine_type) -> None:
         engine = engine_type(max_rows=2, prefill_chunk=4)

@@ -204,6 +204,7 @@ def _assemble(
         overlap_depth=config.overlap_depth,
         fallbacks=built.substitutions,
         counters=built.counters,
+        affordable_tokens=built.affordable_tokens,
     )
 
 
@@ -224,6 +225,7 @@ def assemble_loop(
     overlap_depth: int,
     fallbacks: Callable[[], dict[str, int]] = dict,
     counters: Callable[[], dict[str, int]] = dict,
+    affordable_tokens: Callable[[], int | None] = lambda: None,
 ) -> EngineLoop:
     """Wires the host side around a runner."""
     outbox = Outbox()
@@ -241,6 +243,7 @@ def assemble_loop(
         overlap_depth=overlap_depth,
         fallbacks=fallbacks,
         counters=counters,
+        affordable_tokens=affordable_tokens,
     )
 
 

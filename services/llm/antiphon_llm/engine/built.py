@@ -37,6 +37,9 @@ class BuiltEngine:
     """Optional paths by outcome."""
     memory: dict[str, int]
     """Bytes by owner, without the KV pool."""
+    affordable_tokens: Callable[[], int | None]
+    """Measures for how many tokens in one step there is memory now; None where a step's memory
+    was taken at boot."""
 
     def substitutions(self) -> dict[str, int]:
         """All that the engine chose in place of what it would rather have, by name."""

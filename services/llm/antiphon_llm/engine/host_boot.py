@@ -72,6 +72,7 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
         },
         counters=dict,
         memory={row.name: row.predicted for row in ledger.rows},
+        affordable_tokens=lambda: None,
     )
 
 

@@ -65,6 +65,7 @@ class EngineLoop:
         overlap_depth: int,
         fallbacks: Callable[[], dict[str, int]] = dict,
         counters: Callable[[], dict[str, int]] = dict,
+        affordable_tokens: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
@@ -74,7 +75,7 @@ class EngineLoop:
         self.door = door
         self.owners = Owners()
         self.sleeper = Sleeper(scheduler, runner, door, self._answer)
-        self.pressure = MemoryPressure(scheduler, door)
+        self.pressure = MemoryPressure(scheduler, door, affordable_tokens)
         self.recovery = Recovery(scheduler, live, self.pressure, door)
         self.overlap_depth = overlap_depth
         self._commit = StepCommit(live, outbox, context_limit=context_limit)

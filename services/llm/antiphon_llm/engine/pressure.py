@@ -1,12 +1,15 @@
 """The ladder down when memory runs out, and back up. No step of it waits for a clock.
 
 First the work of a step shrinks: each shortage halves the prefill chunk and the rows that run
-together, down to one row and one entry of tokens. If that much does not fit either, the door
+together, or halves them as often as it takes to get below what the memory, measured anew, can
+hold; down to one row and one entry of tokens. If that much does not fit either, the door
 closes: what runs ends, and it opens again when nothing is left. A shortage behind the closed
 door, with no step done since it closed, is the end of the process.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from antiphon_core.logs import get_logger
 
@@ -23,13 +26,23 @@ _STEPS_TO_WIDEN = 64
 class MemoryPressure:
     """Narrows the scheduler's limits and shuts the door.
 
+    Args:
+        affordable: measures for how many tokens in one step there is memory now; None where a
+            step's memory does not grow with its tokens.
+
     Attributes:
         shortages: times that a step found no memory.
         denials: times that a pool's own bound refused, by the pool's name.
         level: halvings in force.
     """
 
-    def __init__(self, scheduler: Scheduler, door: Door) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        door: Door,
+        affordable: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._affordable = affordable
         self._scheduler = scheduler
         self._door = door
         self._full = scheduler.limits
@@ -61,8 +74,14 @@ class MemoryPressure:
             self._succeeded = 0
             return False
         self._succeeded = 0
-        if self._narrow(self.level + 1):
-            _log.warning("memory_pressure", level=self.level, **self._widths())
+        affordable = self._affordable()
+        if self._narrow(self._next_level(affordable)):
+            _log.warning(
+                "memory_pressure",
+                level=self.level,
+                affordable_tokens=affordable,
+                **self._widths(),
+            )
             return True
         self._door.shut(MEMORY_PRESSURE)
         _log.error("memory_pressure_door_shut", shortages=self.shortages)
@@ -82,14 +101,27 @@ class MemoryPressure:
             self._door.open(MEMORY_PRESSURE)
             _log.info("memory_pressure_over", shortages=self.shortages)
 
+    def _next_level(self, affordable: int | None) -> int:
+        """The next level whose widest step there is memory for, or the narrowest."""
+        level = self.level + 1
+        if affordable is not None:
+            while (
+                min(self._chunk(level) * self._rows(level), self._full.step_tokens) > affordable
+                and self._chunk(level) * self._rows(level) > self._full.entry_tokens
+            ):
+                level += 1
+        return level
+
+    def _chunk(self, level: int) -> int:
+        return max(self._full.entry_tokens, self._full.prefill_chunk >> level)
+
+    def _rows(self, level: int) -> int:
+        return max(1, self._full.max_rows >> level)
+
     def _narrow(self, level: int) -> bool:
         """Puts a level in force; False if it would be no narrower than the one before."""
         before = self._widths()
-        full = self._full
-        self._scheduler.narrow(
-            prefill_chunk=max(full.entry_tokens, full.prefill_chunk >> level),
-            rows=max(1, full.max_rows >> level),
-        )
+        self._scheduler.narrow(prefill_chunk=self._chunk(level), rows=self._rows(level))
         if level > self.level and self._widths() == before:
             return False
         self.level = level

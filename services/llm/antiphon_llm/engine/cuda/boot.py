@@ -94,6 +94,9 @@ def build(
         },
         counters=lambda: runner.counters,
         memory={row.name: row.bytes for row in ledger.rows},
+        affordable_tokens=lambda: affordable_tokens(
+            device, step_tokens=config.step_tokens, activations=ledger.activations
+        ),
     )
 
 
@@ -107,6 +110,18 @@ def runner_options(config: EngineConfig) -> RunnerOptions:
         graphs=config.graphs != "off",
         graph_rows_max=config.graph_rows_max,
     )
+
+
+def affordable_tokens(device: Device, *, step_tokens: int, activations: int) -> int | None:
+    """Tokens whose activations fit what the device can still give, cached memory included.
+
+    ``activations`` bytes were measured for a step of ``step_tokens``; None where they were none.
+    """
+    if not activations:
+        return None
+    device.reset_peak()
+    free, _ = device.free_and_total()
+    return free * step_tokens // activations
 
 
 def _unrecorded(refused: dict[int, str]) -> str:
