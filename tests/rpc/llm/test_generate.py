@@ -133,6 +133,8 @@ async def test_a_shut_door_refuses_before_the_engine_is_asked(
     with pytest.raises(status) as caught:
         await llm.generate(tokens(COUNT, stop=limit(1)))
     assert caught.value.reason == door and caught.value.retry_after
+    bound = {"limit": "0", "observed": "0"} if door == "MEMORY_PRESSURE" else {}
+    assert {name: caught.value.metadata.get(name) for name in bound} == bound
     assert len(llm.seen(Submit)) == asked
     llm.script.door = ""
     await until(lambda: not llm.front._engine.gauges.door)

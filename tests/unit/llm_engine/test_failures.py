@@ -257,6 +257,7 @@ class TestMemoryLadder:
         assert engine.finished["large"].error_reason == "MEMORY_PRESSURE"
         assert engine.finished["late"].error_reason == "MEMORY_PRESSURE"
         assert engine.finished["late"].retry_after > 0
+        assert (engine.finished["late"].limit, engine.finished["late"].observed) == (0, 1)
         assert engine.finished["small"].reason == "length"
         assert engine.loop.door.closed() is MEMORY_PRESSURE
         assert serve(engine) is None  # Idle: the door opens.

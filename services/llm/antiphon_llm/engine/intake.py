@@ -15,7 +15,7 @@ from antiphon_core.logs import get_logger
 from antiphon_llm.messages import Cancel, Embedding, EmbedSubmit, Finish, Submit
 from antiphon_llm.sampler.row import SamplerRow
 
-from .door import Door
+from .door import MEMORY_PRESSURE, Door
 from .live import LiveRequests
 from .outbox import Outbox
 from .request import PooledVector, Request, Timings
@@ -153,8 +153,14 @@ class Intake:
         interactive = message.interactive if isinstance(message, Submit) else True
         closed = self._door.closed()
         if closed is not None:
+            # What memory pressure waits for is that nobody is left; the others have no bound.
+            short = closed is MEMORY_PRESSURE
             raise RequestRefused(
-                closed.message, closed.reason, retry_after=self._live.retry_after()
+                closed.message,
+                closed.reason,
+                retry_after=self._live.retry_after(),
+                limit=0 if short else None,
+                observed=len(self._live) if short else None,
             )
         refusal = self._scheduler.refusal(interactive=interactive)
         if refusal is not None:

@@ -30,13 +30,21 @@ def report_door(lifecycle: Lifecycle, closed: str) -> None:
 
 
 def require_open(
-    closed: str, *, count: int, waiting: int, queue_limit: int, service_seconds: float
+    closed: str,
+    *,
+    count: int,
+    running: int,
+    waiting: int,
+    queue_limit: int,
+    service_seconds: float,
 ) -> None:
     """Lets ``count`` more sequences through, or tells why not and when to come back.
 
     Args:
         closed: the reason that the engine's last report gave; empty when its door is open.
         count: sequences that want in.
+        running: sequences that are on their way or in the engine; none may be left for a door
+            that memory pressure has shut.
         waiting: sequences that they would wait behind.
         queue_limit: sequences that may wait.
         service_seconds: what one of those ahead takes of an engine's row.
@@ -47,7 +55,8 @@ def require_open(
     """
     retry_after = min(60.0, max(0.5, service_seconds * (waiting + 1)))
     if closed:
-        raise engine_error(_CLOSED.get(closed, ""), closed, retry_after)
+        bound = {"limit": 0, "observed": running} if closed == "MEMORY_PRESSURE" else {}
+        raise engine_error(_CLOSED.get(closed, ""), closed, retry_after, **bound)
     if waiting + count > queue_limit:
         raise ResourceExhausted(
             f"{waiting} requests wait, the limit is {queue_limit}",

@@ -211,6 +211,7 @@ class EngineClient:
         require_open(
             self.gauges.door if self.gauges is not None else "",
             count=count,
+            running=len(self._sequences),
             waiting=self._waiting.before(interactive=interactive),
             queue_limit=self._queue_limit,
             service_seconds=self._service_seconds / rows,
