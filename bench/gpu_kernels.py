@@ -7,14 +7,13 @@ only after the result agreed with the fp32 reference.
 
     python -m bench.gpu_kernels [--only linear decode prefill rows] [--sweep] [--json]
 
-``--sweep`` tries the tiles of each shape and prints the best; processes of its own compile
-them side by side first.
+``--sweep`` tries the tiles of each shape, checks them too and prints the best eight; processes
+of its own compile them side by side first.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import subprocess
@@ -23,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import triton
@@ -49,7 +49,7 @@ class Work:
         call: runs it on buffer set ``i``.
         nbytes: bytes that it must move.
         operations: floating-point operations.
-        check: raises AssertionError when the result is wrong.
+        check: raises AssertionError when a result on buffer set 0 is wrong.
         peer: torch's own on buffer set ``i``, if it has one.
         variants: other launches of the same work, by name, for a sweep.
     """
@@ -58,7 +58,7 @@ class Work:
     call: Callable[[int], object]
     nbytes: float
     operations: float = 0.0
-    check: Callable[[], None] | None = None
+    check: Callable[[Any], None] | None = None
     peer: Callable[[int], object] | None = None
     variants: dict[str, Callable[[int], object]] | None = None
 
@@ -110,7 +110,7 @@ def microseconds(call: Callable[[int], object]) -> float:
 def measure(work: Work, sweep: bool) -> Timing:
     """Checks one piece of work, then times it and its peer."""
     if work.check is not None:
-        work.check()
+        work.check(work.call(0))
         torch.cuda.synchronize()
     floor = max(work.nbytes / BYTES_PER_S, work.operations / OPERATIONS_PER_S) * 1e6
     peer = None if work.peer is None else microseconds(work.peer)
@@ -119,9 +119,15 @@ def measure(work: Work, sweep: bool) -> Timing:
     if sweep and work.variants:
         tried = {}
         for name, call in work.variants.items():
-            with contextlib.suppress(triton.runtime.errors.OutOfResources):
+            try:
+                if work.check is not None:
+                    work.check(call(0))
                 tried[name] = microseconds(call)
-        for name in sorted(tried, key=tried.__getitem__)[:4]:
+            except triton.runtime.errors.OutOfResources:
+                continue
+            except AssertionError as error:
+                print(f"    {name} WRONG {str(error).strip().splitlines()[-1]}", flush=True)
+        for name in sorted(tried, key=tried.__getitem__)[:8]:
             print(f"    {name:40s} {tried[name]:9.1f}", flush=True)
     return timing
 

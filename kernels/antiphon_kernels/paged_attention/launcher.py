@@ -5,24 +5,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import triton
 
 from antiphon_kernels.launch import early_launch, processors
-from antiphon_kernels.paged_attention import kernel, split
+from antiphon_kernels.paged_attention import kernel, overlapped, split
 
 LOG2E = 1.4426950408889634
+
+Form = Literal["plain", "joint", "delayed"]
+"""Prefill kernels: ``kernel.prefill``, and ``overlapped.prefill`` without and with its delay."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Tile of one launch; shared memory of a stage is ``2 * keys * dim`` values."""
+    """Tile of one launch; shared memory of a stage is ``2 * keys * dim`` values.
+
+    Attributes:
+        queries: of a tile.
+        keys: of a block.
+        warps: of a program.
+        stages: blocks in flight.
+        form: of the prefill kernel.
+        registers: most of a thread, so that more programs fit; None leaves it to the compiler.
+    """
 
     queries: int
     keys: int
     warps: int
     stages: int
+    form: Form = "plain"
+    registers: int | None = None
 
 
 def decode_shape(tile: int, block_dim: int, item_bytes: int) -> Shape:
@@ -151,9 +166,19 @@ def _prefill(
     q = pointers[0]
     if shape is None:
         shape = prefill_shape(constants["BLOCK_DIM"], q.element_size())
-    tiles = q.shape[0] // shape.queries + rows
-    kernel.prefill[(constants["HEADS"], tiles)](
-        *pointers, rows, *numbers, **constants,
-        TILE=shape.queries, BLOCK_KEYS=shape.keys, STAGES=shape.stages,
-        SEARCH=min(256, triton.next_power_of_2(rows)), num_warps=shape.warps,
-    )  # fmt: skip
+    if shape.form != "plain" and constants["WINDOW"]:
+        raise ValueError(f"paged_attention: the {shape.form} form has no window")
+    grid = (constants["HEADS"], q.shape[0] // shape.queries + rows)
+    tile = {
+        "TILE": shape.queries,
+        "BLOCK_KEYS": shape.keys,
+        "STAGES": shape.stages,
+        "SEARCH": min(256, triton.next_power_of_2(rows)),
+        "num_warps": shape.warps,
+        "maxnreg": shape.registers,
+    }
+    if shape.form == "plain":
+        kernel.prefill[grid](*pointers, rows, *numbers, **constants, **tile)
+    else:
+        delay = shape.form == "delayed"
+        overlapped.prefill[grid](*pointers, rows, *numbers, **constants, **tile, DELAY=delay)

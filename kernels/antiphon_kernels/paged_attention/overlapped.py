@@ -1,0 +1,253 @@
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
+# Triton does not declare what a jitted helper returns.
+"""Prefill attention for rows without a window that leaves the matrix unit less time to wait.
+
+A program of ``kernel.prefill`` fills a multiprocessor alone, so every softmax and every start
+of a program is time without a product. Here two things make them overlap: keys are read as the
+values are, which shares their addresses and page ids and leaves registers for a second program
+on the multiprocessor; and with DELAY the values of a block are multiplied while the next
+block's softmax runs (FlashAttention-3's order within a warp group, Shah et al. 2024).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from antiphon_kernels.paged_attention.kernel import LOWEST, _finish, _scores, _weighted
+from antiphon_kernels.paged_attention.tiles import find_tile, key_ranges
+
+
+@triton.jit
+def _pages(table, begin, context, BLOCK_TOKENS: tl.constexpr, BLOCK_KEYS: tl.constexpr):
+    """The page of each key of a block that begins at a multiple of BLOCK_KEYS; 0 beyond."""
+    key = tl.arange(0, BLOCK_KEYS)
+    if BLOCK_TOKENS <= BLOCK_KEYS:
+        place = table + begin // BLOCK_TOKENS + key // BLOCK_TOKENS
+    else:
+        place = table + (begin + key) // BLOCK_TOKENS
+    return tl.load(place, mask=begin + key < context, other=0)
+
+
+@triton.jit
+def _read(
+    head, pages, begin, context,
+    SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
+    """(BLOCK_KEYS, BLOCK_DIM) keys or values; with MASK those beyond the context are zero."""
+    key = tl.arange(0, BLOCK_KEYS)
+    column = tl.arange(0, BLOCK_DIM)
+    if BLOCK_TOKENS <= BLOCK_KEYS:
+        within = key % BLOCK_TOKENS * SLOT
+    else:
+        within = (begin + key) % BLOCK_TOKENS * SLOT
+    place = head + pages.to(tl.int64)[:, None] * (BLOCK_TOKENS * SLOT)
+    place += within[:, None] + column[None, :]
+    if DIM != BLOCK_DIM:
+        present = (begin + key < context)[:, None] & (column < DIM)[None, :]
+        return tl.load(place, present, other=0.0)
+    if MASK:
+        return tl.load(place, (begin + key < context)[:, None], other=0.0)
+    return tl.load(place)
+
+
+@triton.jit
+def _softmax(score, position, begin, peak, total, factor, MASK: tl.constexpr):
+    """Weights of a block's scores, the new peak and sum, and the decay of what came before."""
+    if MASK:
+        key = begin + tl.arange(0, score.shape[1])
+        # A live query's own position bounds its keys; what a dead one sees is never stored.
+        score = tl.where(key[None, :] <= position[:, None], score, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(score, axis=1) * factor)
+    weights = tl.exp2(score * factor - new_peak[:, None])
+    decay = tl.exp2(peak - new_peak)
+    return weights, new_peak, total * decay + tl.sum(weights, axis=1), decay
+
+
+@triton.jit
+def _bits(weights, DTYPE: tl.constexpr):
+    """Rounded weights as the integers of their bits.
+
+    A loop's argument that enters a product as it is would be kept in shared memory; one that is
+    computed, if only by a cast, stays in registers.
+    """
+    if DTYPE.primitive_bitwidth == 16:
+        return weights.to(DTYPE).to(tl.int16, bitcast=True)
+    else:
+        return weights.to(DTYPE).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _blocks(
+    q, position, acc, peak, total, pages, begin, end, context, k_head, v_head, table,
+    factor, cap_scale,
+    SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The online softmax over keys [begin, end); ``pages`` are always those of the next block."""
+    for key in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
+        keys = _read(
+            k_head, pages, key, context, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, False
+        )
+        values = _read(
+            v_head, pages, key, context, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, MASK
+        )
+        pages = _pages(table, key + BLOCK_KEYS, context, BLOCK_TOKENS, BLOCK_KEYS)
+        score = _scores(q, tl.trans(keys), cap_scale, SOFTCAP)
+        weights, peak, total, decay = _softmax(score, position, key, peak, total, factor, MASK)
+        acc = _weighted(weights, values, acc * decay[:, None])
+    return acc, peak, total, pages
+
+
+@triton.jit
+def _delayed_blocks(
+    q, position, acc, peak, total, weights, decay, pages, before, begin, end, context,
+    k_head, v_head, table, factor, cap_scale,
+    SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The same, one block behind with its values.
+
+    ``weights`` (as bits) and ``before`` (pages) are those of the block before ``begin``, whose
+    values are still to be added to ``acc * decay``. Nothing in the loop may follow that product
+    but the yield: only then does the compiler wait for it no earlier than the next scores.
+    """
+    for key in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
+        keys = _read(
+            k_head, pages, key, context, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, False
+        )
+        values = _read(
+            v_head, before, key - BLOCK_KEYS, context,
+            SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, MASK,
+        )  # fmt: skip
+        # Read again and not handed on: the loads are pipelined only one step behind their pages.
+        before = _pages(table, key, context, BLOCK_TOKENS, BLOCK_KEYS)
+        pages = _pages(table, key + BLOCK_KEYS, context, BLOCK_TOKENS, BLOCK_KEYS)
+        score = _scores(q, tl.trans(keys), cap_scale, SOFTCAP)
+        acc = _weighted(weights.to(values.dtype, bitcast=True), values, acc * decay[:, None])
+        fresh, peak, total, decay = _softmax(score, position, key, peak, total, factor, MASK)
+        weights = _bits(fresh, values.dtype)
+    return acc, peak, total, weights, decay, pages, before
+
+
+@triton.jit
+def _attend_joint(
+    q, position, begin, full_end, end, context, k_head, v_head, table, factor, cap_scale,
+    SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, SOFTCAP: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """The unfinished softmax of TILE queries over keys [begin, end), a mask from full_end on."""
+    acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
+    peak = tl.full([TILE], LOWEST, dtype=tl.float32)
+    total = tl.zeros([TILE], dtype=tl.float32)
+    pages = _pages(table, begin, context, BLOCK_TOKENS, BLOCK_KEYS)
+    acc, peak, total, pages = _blocks(
+        q, position, acc, peak, total, pages, begin, full_end, context, k_head, v_head, table,
+        factor, cap_scale,
+        SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, SOFTCAP, False, STAGES,
+    )  # fmt: skip
+    acc, peak, total, pages = _blocks(
+        q, position, acc, peak, total, pages, full_end, end, context, k_head, v_head, table,
+        factor, cap_scale,
+        SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, SOFTCAP, True, STAGES,
+    )  # fmt: skip
+    return acc, peak, total
+
+
+@triton.jit
+def _attend_delayed(
+    q, position, begin, full_end, end, context, k_head, v_head, table, factor, cap_scale,
+    SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, SOFTCAP: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """The same with the values of each block one step behind its keys."""
+    acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
+    peak = tl.full([TILE], LOWEST, dtype=tl.float32)
+    total = tl.zeros([TILE], dtype=tl.float32)
+    decay = tl.zeros([TILE], dtype=tl.float32)
+    weights = _bits(tl.zeros([TILE, BLOCK_KEYS], tl.float32), v_head.dtype.element_ty)
+    before = _pages(table, begin, context, BLOCK_TOKENS, BLOCK_KEYS)
+    # Always true; a branch of its own ends the life of the first block's buffer.
+    if end > begin:
+        keys = _read(
+            k_head, before, begin, context, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, False
+        )
+        score = _scores(q, tl.trans(keys), cap_scale, SOFTCAP)
+        fresh, peak, total, decay = _softmax(score, position, begin, peak, total, factor, True)
+        weights = _bits(fresh, v_head.dtype.element_ty)
+    pages = _pages(table, begin + BLOCK_KEYS, context, BLOCK_TOKENS, BLOCK_KEYS)
+    acc, peak, total, weights, decay, pages, before = _delayed_blocks(
+        q, position, acc, peak, total, weights, decay, pages, before,
+        begin + BLOCK_KEYS, full_end, context, k_head, v_head, table, factor, cap_scale,
+        SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, SOFTCAP, False, STAGES,
+    )  # fmt: skip
+    acc, peak, total, weights, decay, pages, before = _delayed_blocks(
+        q, position, acc, peak, total, weights, decay, pages, before,
+        tl.maximum(full_end, begin + BLOCK_KEYS), end, context, k_head, v_head, table,
+        factor, cap_scale, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, SOFTCAP, True, STAGES,
+    )  # fmt: skip
+    last = begin + (end - 1 - begin) // BLOCK_KEYS * BLOCK_KEYS
+    values = _read(
+        v_head, before, last, context, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, True
+    )
+    weights = weights.to(values.dtype, bitcast=True)
+    return _weighted(weights, values, acc * decay[:, None]), peak, total
+
+
+@triton.jit(do_not_specialize=["rows"])
+def prefill(
+    q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
+    rows, table_stride, q_stride, head_stride, factor, cap_scale, window,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    TILE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
+    SEARCH: tl.constexpr, STAGES: tl.constexpr, DELAY: tl.constexpr,
+):  # fmt: skip
+    """TILE queries of one head of one row; arguments as ``kernel.prefill``, without a window."""
+    tl.static_assert(not WINDOW)
+    head = tl.program_id(0)
+    row, offset = find_tile(query_start, tl.program_id(1), rows, TILE, SEARCH)
+    if row >= 0:
+        first = tl.load(query_start + row)
+        queries = tl.load(query_start + row + 1) - first
+        context = tl.load(context_len + row)
+        kv_head = head // (HEADS // KV_HEADS)
+        query = offset + tl.arange(0, TILE)
+        column = tl.arange(0, BLOCK_DIM)
+        inside = (query < queries)[:, None] & (column < DIM)[None, :]
+        position = context - queries + query
+        at = (first + query).to(tl.int64)
+        q_place = q + at[:, None] * q_stride + head * head_stride + column[None, :]
+        tile = tl.load(q_place, inside, other=0.0)
+        begin, _, full_end, end = key_ranges(
+            context - queries + offset, context, window, TILE, BLOCK_KEYS, WINDOW
+        )
+        table = block_table + row.to(tl.int64) * table_stride
+        k_head = k_cache + kv_head * DIM
+        v_head = v_cache + kv_head * DIM
+        if DELAY:
+            acc, peak, total = _attend_delayed(
+                tile, position, begin, full_end, end, context, k_head, v_head, table,
+                factor, cap_scale, KV_HEADS * DIM, BLOCK_TOKENS, DIM, TILE, BLOCK_KEYS, BLOCK_DIM,
+                SOFTCAP, STAGES,
+            )  # fmt: skip
+        else:
+            acc, peak, total = _attend_joint(
+                tile, position, begin, full_end, end, context, k_head, v_head, table,
+                factor, cap_scale, KV_HEADS * DIM, BLOCK_TOKENS, DIM, TILE, BLOCK_KEYS, BLOCK_DIM,
+                SOFTCAP, STAGES,
+            )  # fmt: skip
+        sink = tl.zeros([TILE], dtype=tl.float32)
+        if SINKS:
+            sink += tl.load(sinks + head).to(tl.float32)
+        result = _finish(acc, peak, total, sink, SINKS)
+        # Read again, so that the places in out take no registers while the loops run.
+        first = tl.load(query_start + row, volatile=True)
+        queries = tl.load(query_start + row + 1, volatile=True) - first
+        inside = (query < queries)[:, None] & (column < DIM)[None, :]
+        at = (first + query).to(tl.int64)
+        o_place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
+        tl.store(o_place, result.to(out.dtype.element_ty), inside)
