@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from antiphon_kernels import quant_linear as kernel
@@ -13,6 +13,7 @@ from antiphon_kernels.rms_norm import add_rms_norm, rms_norm
 from antiphon_kernels.small_linear import MAX_ROWS, fuses, small_linear
 
 from antiphon_nn.checkpoint import Checkpoint
+from antiphon_nn.graph_ability import GraphAbility
 from antiphon_nn.rotary import RopeSettings, RotaryEmbedding, rope_settings
 
 __all__ = [
@@ -77,6 +78,9 @@ class Linear:
         sizes: outputs of each part; ``Linear(x).split(linear.sizes, dim=1)`` takes them apart.
         segments: the matrices as stored.
     """
+
+    graph_ability: ClassVar = GraphAbility(decode=False, prefill=False)
+    """Packed weights are multiplied by the processor, where there is nothing to record."""
 
     def __init__(
         self, weights: Sequence[PackedWeight], biases: Sequence[torch.Tensor | None] = ()
@@ -163,6 +167,8 @@ class DenseLinear:
         bias: (out_features) or None.
         folded_rows: up to so many rows the product takes its neighbours in.
     """
+
+    graph_ability: ClassVar = GraphAbility(decode=True, prefill=True)
 
     def __init__(
         self, weight: torch.Tensor, sizes: Sequence[int], bias: torch.Tensor | None = None
@@ -262,6 +268,8 @@ class DenseEmbedding:
         scale: factor of every row; Gemma's sqrt(hidden).
     """
 
+    graph_ability: ClassVar = GraphAbility(decode=True, prefill=True)
+
     def __init__(self, weight: torch.Tensor, scale: float = 1.0) -> None:
         self.weight = weight
         self.scale = scale
@@ -295,6 +303,9 @@ class Embedding:
         weight: (vocabulary, hidden).
         scale: factor of every row; Gemma's sqrt(hidden).
     """
+
+    graph_ability: ClassVar = GraphAbility(decode=False, prefill=False)
+    """Packed weights are multiplied by the processor, where there is nothing to record."""
 
     def __init__(self, weight: PackedWeight, scale: float = 1.0) -> None:
         self.weight = weight

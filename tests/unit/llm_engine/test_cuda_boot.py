@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from antiphon_kernels.quant_linear import PackedWeight, pack
 from antiphon_llm.engine.cuda.boot import affordable_tokens, build
 from antiphon_llm.engine.cuda.device import Graph, HostDevice
 from antiphon_llm.engine.cuda.ledger import DeviceLedger
 from antiphon_llm.engine.runner import layer_caches
 from antiphon_llm.kvcache.sizing import SAFETY_BYTES, PoolTooSmall
 from antiphon_llm.messages import EngineConfig
+from structlog.testing import capture_logs
 
 from bench.random_qwen3 import Qwen3Shape, RandomCheckpoint
 
@@ -115,6 +117,31 @@ def test_after_a_shortage_the_memory_is_measured_anew() -> None:
     machine.free_now(0)
     assert built.affordable_tokens() == 0
     assert affordable_tokens(machine, step_tokens=64, activations=0) is None
+
+
+class PackedCheckpoint(RandomCheckpoint):
+    def _linear(self, name: str) -> PackedWeight:
+        return pack(self._tensor(name))
+
+
+def test_a_part_that_cannot_be_recorded_keeps_decode_steps_eager_and_is_named() -> None:
+    def packed() -> PackedCheckpoint:
+        return PackedCheckpoint(TINY, torch.device("cpu"), torch.float32)
+
+    with capture_logs() as logs:
+        built = build(config(dtype="float32"), packed(), Phases(), device=device())
+    told = next(line for line in logs if line["event"] == "graph_ability")
+    assert (told["decode"], told["prefill"]) == (False, False)
+    assert told["culprits"]["decode"] == ["Embedding", "Linear"]
+    assert "Block" in told["culprits"]["prefill"]
+    assert built.runner.options.graphs is False
+    assert built.substitutions() == {
+        "graphs: Embedding cannot be recorded": 1, "graphs: Linear cannot be recorded": 1,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="graphs is 'on', but Embedding, Linear cannot be"):
+        build(config(dtype="float32", graphs="on"), packed(), Phases(), device=device())
+    chosen = config(dtype="float32", graphs="off")
+    assert build(chosen, packed(), Phases(), device=device()).substitutions() == {}
 
 
 class Unrecording(CountedDevice):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from antiphon_kernels.gated_activation import gelu_tanh_mul, silu_mul
 from antiphon_kernels.paged_attention import paged_attention
 from antiphon_kernels.qk_rope_store import qk_rope_store
+from antiphon_nn.graph_ability import GraphAbility
 from antiphon_nn.layers import Projection, RMSNorm
 from antiphon_nn.rotary import RotaryEmbedding
 
@@ -48,6 +49,9 @@ class CacheView(Protocol):
 
 class Block:
     """One decoder layer."""
+
+    graph_ability: ClassVar = GraphAbility(decode=True, prefill=False)
+    """Attention launches prefills with the lengths of the step's own rows."""
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from antiphon_core.logs import get_logger
 from antiphon_kernels.paged_attention import decode_queries, new_workspace
+from antiphon_nn.graph_ability import GraphAbility, common_ability
 from antiphon_nn.layers import DenseEmbedding, DenseLinear, Projection
 from antiphon_nn.rotary import RopeSettings, RotaryEmbedding
 
@@ -94,6 +95,10 @@ class Decoder:
     def projections(self) -> list[Projection]:
         """The products of one step in their order, the head last."""
         return [part for block in self._blocks for part in block.projections] + [self._head]
+
+    def graph_ability(self) -> tuple[GraphAbility, dict[str, list[str]]]:
+        """Steps that a device can record, and the classes of parts that stand in the way."""
+        return common_ability([self._embedding, *self._blocks, *self.projections])
 
     @property
     def matrices(self) -> list[torch.Tensor]:

@@ -52,7 +52,7 @@ def build(
             fixed_tokens=config.max_rows,
         )
         device.synchronize()
-    options = runner_options(config)
+    options, unrecordable = _options(config, model)
     with phase("measure_memory"):
         ledger = _measure(config, device, model, options, foreign=total - free, total=total)
     with phase("allocate_kv"):
@@ -90,7 +90,8 @@ def build(
         runner,
         kernels,
         fallbacks=lambda: {
-            f"graph of {rows} rows: {reason}": 1 for rows, reason in runner.graphs.refused.items()
+            **unrecordable,
+            **{f"graph of {rows} rows: {why}": 1 for rows, why in runner.graphs.refused.items()},
         },
         counters=lambda: runner.counters,
         memory={row.name: row.bytes for row in ledger.rows},
@@ -100,16 +101,24 @@ def build(
     )
 
 
-def runner_options(config: EngineConfig) -> RunnerOptions:
-    """The runner's part of the configuration, with what is automatic resolved."""
-    return RunnerOptions(
+def _options(config: EngineConfig, model: Decoder) -> tuple[RunnerOptions, dict[str, int]]:
+    """The runner's part of the configuration, with what is automatic resolved, and, as
+    fallbacks, the parts of the model for whose sake no decode step is recorded."""
+    ability, culprits = model.graph_ability()
+    _log.info("graph_ability", decode=ability.decode, prefill=ability.prefill, culprits=culprits)
+    if config.graphs == "on" and not ability.decode:
+        names = ", ".join(culprits["decode"])
+        raise ValueError(f"graphs is 'on', but {names} cannot be recorded; use auto or off")
+    options = RunnerOptions(
         max_rows=config.max_rows,
         step_tokens=config.step_tokens,
         overlap_depth=config.overlap_depth,
         upload_mode="packed" if config.upload_mode == "auto" else config.upload_mode,
-        graphs=config.graphs != "off",
+        graphs=ability.decode and config.graphs != "off",
         graph_rows_max=config.graph_rows_max,
     )
+    kept_back = culprits["decode"] if config.graphs != "off" else []
+    return options, {f"graphs: {name} cannot be recorded": 1 for name in kept_back}
 
 
 def affordable_tokens(device: Device, *, step_tokens: int, activations: int) -> int | None:
