@@ -138,6 +138,13 @@ class Feeder:
         request.move(State.PREFILLING)
         return request
 
+    def open_cached(self, name: str, donor: Request, entries: int) -> Request:
+        """A request for the donor's tokens that finds its first entries in the cache."""
+        request = self.open(name, donor.tokens)
+        self._tables.adopt(request.row, self._tables.span(donor.row, 0, entries))
+        request.written = entries * ENTRY_TOKENS
+        return request
+
     def feed(self, parts: list[tuple[Request, int]]) -> list[torch.Tensor]:
         """Logits (n, V) of each part's tokens."""
         plan = StepPlan()
@@ -201,6 +208,17 @@ def test_whole_prompt_equals_the_oracle(built: Built) -> None:
 def test_any_chunking_gives_the_same_logits(built: Built, chunk: int) -> None:
     whole = logits_in_chunks(built.ours, built.prompt, PROMPT_TOKENS)
     assert_same_row_results(logits_in_chunks(built.ours, built.prompt, chunk), whole)
+
+
+def test_a_cached_prefix_gives_the_logits_of_a_cold_start(built: Built) -> None:
+    feeder = Feeder(built.ours)
+    cold = feeder.open("cold", built.prompt)
+    expected = feeder.feed([(cold, PROMPT_TOKENS)])[0]
+    for entries in (1, (PROMPT_TOKENS - 1) // ENTRY_TOKENS):
+        warm = feeder.open_cached("warm", cold, entries)
+        logits = feeder.feed([(warm, warm.pending)])[0]
+        assert len(logits) == PROMPT_TOKENS - entries * ENTRY_TOKENS
+        assert_same_row_results(logits, expected[entries * ENTRY_TOKENS :])
 
 
 def test_neighbours_do_not_change_a_row(built: Built) -> None:
