@@ -18,10 +18,8 @@ DTYPE = torch.bfloat16
 KV_HEADS, HEAD_DIM, BLOCK_TOKENS = 8, 128, 16
 
 PREFILL_SHAPES = (
-    launcher.Shape(64, 64, 4, 2),
-    launcher.Shape(128, 64, 8, 2),
-    launcher.Shape(128, 128, 8, 2),
     launcher.Shape(128, 128, 8, 3),
+    launcher.Shape(64, 64, 4, 2),
     launcher.Shape(128, 128, 8, 3, "joint"),
     launcher.Shape(128, 32, 8, 3, "joint", 128),
     launcher.Shape(64, 64, 4, 2, "joint"),

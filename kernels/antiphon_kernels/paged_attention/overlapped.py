@@ -2,11 +2,11 @@
 # Triton does not declare what a jitted helper returns.
 """Prefill attention for rows without a window that leaves the matrix unit less time to wait.
 
-A program of ``kernel.prefill`` fills a multiprocessor alone, so every softmax and every start
-of a program is time without a product. Here two things make them overlap: keys are read as the
-values are, which shares their addresses and page ids and leaves registers for a second program
-on the multiprocessor; and with DELAY the values of a block are multiplied while the next
-block's softmax runs (FlashAttention-3's order within a warp group, Shah et al. 2024).
+A program of ``kernel.prefill`` fills a multiprocessor alone, so that whatever it does besides
+products is time without one. Here keys are read as the values are, which shares their addresses
+and page ids; one loop takes all blocks, so that the diagonal finds its keys in flight; and with
+DELAY the values of a block are multiplied while the next block's softmax runs (FlashAttention-3's
+order within a warp group, Shah et al. 2024).
 """
 
 from __future__ import annotations
@@ -53,9 +53,13 @@ def _read(
 
 
 @triton.jit
-def _softmax(score, position, begin, peak, total, factor, MASK: tl.constexpr):
-    """Weights of a block's scores, the new peak and sum, and the decay of what came before."""
-    if MASK:
+def _softmax(score, position, begin, full_end, peak, total, factor):
+    """Weights of a block's scores, the new peak and sum, and the decay of what came before.
+
+    Only a block that reaches beyond ``full_end`` needs a mask. That is asked here and not by a
+    second loop over such blocks, which would begin with nothing in flight.
+    """
+    if begin >= full_end:
         key = begin + tl.arange(0, score.shape[1])
         # A live query's own position bounds its keys; what a dead one sees is never stored.
         score = tl.where(key[None, :] <= position[:, None], score, float("-inf"))
@@ -79,35 +83,13 @@ def _bits(weights, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def _blocks(
-    q, position, acc, peak, total, pages, begin, end, context, k_head, v_head, table,
-    factor, cap_scale,
-    SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """The online softmax over keys [begin, end); ``pages`` are always those of the next block."""
-    for key in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
-        keys = _read(
-            k_head, pages, key, context, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, False
-        )
-        values = _read(
-            v_head, pages, key, context, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, MASK
-        )
-        pages = _pages(table, key + BLOCK_KEYS, context, BLOCK_TOKENS, BLOCK_KEYS)
-        score = _scores(q, tl.trans(keys), cap_scale, SOFTCAP)
-        weights, peak, total, decay = _softmax(score, position, key, peak, total, factor, MASK)
-        acc = _weighted(weights, values, acc * decay[:, None])
-    return acc, peak, total, pages
-
-
-@triton.jit
 def _delayed_blocks(
-    q, position, acc, peak, total, weights, decay, pages, before, begin, end, context,
+    q, position, acc, peak, total, weights, decay, pages, before, begin, full_end, end, context,
     k_head, v_head, table, factor, cap_scale,
     SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, SOFTCAP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The same, one block behind with its values.
+    """The online softmax over keys [begin, end), one block behind with its values.
 
     ``weights`` (as bits) and ``before`` (pages) are those of the block before ``begin``, whose
     values are still to be added to ``acc * decay``. Nothing in the loop may follow that product
@@ -119,16 +101,16 @@ def _delayed_blocks(
         )
         values = _read(
             v_head, before, key - BLOCK_KEYS, context,
-            SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, MASK,
+            SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, True,
         )  # fmt: skip
         # Read again and not handed on: the loads are pipelined only one step behind their pages.
         before = _pages(table, key, context, BLOCK_TOKENS, BLOCK_KEYS)
         pages = _pages(table, key + BLOCK_KEYS, context, BLOCK_TOKENS, BLOCK_KEYS)
         score = _scores(q, tl.trans(keys), cap_scale, SOFTCAP)
         acc = _weighted(weights.to(values.dtype, bitcast=True), values, acc * decay[:, None])
-        fresh, peak, total, decay = _softmax(score, position, key, peak, total, factor, MASK)
+        fresh, peak, total, decay = _softmax(score, position, key, full_end, peak, total, factor)
         weights = _bits(fresh, values.dtype)
-    return acc, peak, total, weights, decay, pages, before
+    return acc, peak, total, weights, decay, before
 
 
 @triton.jit
@@ -143,16 +125,17 @@ def _attend_joint(
     peak = tl.full([TILE], LOWEST, dtype=tl.float32)
     total = tl.zeros([TILE], dtype=tl.float32)
     pages = _pages(table, begin, context, BLOCK_TOKENS, BLOCK_KEYS)
-    acc, peak, total, pages = _blocks(
-        q, position, acc, peak, total, pages, begin, full_end, context, k_head, v_head, table,
-        factor, cap_scale,
-        SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, SOFTCAP, False, STAGES,
-    )  # fmt: skip
-    acc, peak, total, pages = _blocks(
-        q, position, acc, peak, total, pages, full_end, end, context, k_head, v_head, table,
-        factor, cap_scale,
-        SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, SOFTCAP, True, STAGES,
-    )  # fmt: skip
+    for key in tl.range(begin, end, BLOCK_KEYS, num_stages=STAGES):
+        keys = _read(
+            k_head, pages, key, context, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, False
+        )
+        values = _read(
+            v_head, pages, key, context, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, True
+        )
+        pages = _pages(table, key + BLOCK_KEYS, context, BLOCK_TOKENS, BLOCK_KEYS)
+        score = _scores(q, tl.trans(keys), cap_scale, SOFTCAP)
+        weights, peak, total, decay = _softmax(score, position, key, full_end, peak, total, factor)
+        acc = _weighted(weights, values, acc * decay[:, None])
     return acc, peak, total
 
 
@@ -176,18 +159,13 @@ def _attend_delayed(
             k_head, before, begin, context, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, False
         )
         score = _scores(q, tl.trans(keys), cap_scale, SOFTCAP)
-        fresh, peak, total, decay = _softmax(score, position, begin, peak, total, factor, True)
+        fresh, peak, total, decay = _softmax(score, position, begin, full_end, peak, total, factor)
         weights = _bits(fresh, v_head.dtype.element_ty)
     pages = _pages(table, begin + BLOCK_KEYS, context, BLOCK_TOKENS, BLOCK_KEYS)
-    acc, peak, total, weights, decay, pages, before = _delayed_blocks(
+    acc, peak, total, weights, decay, before = _delayed_blocks(
         q, position, acc, peak, total, weights, decay, pages, before,
-        begin + BLOCK_KEYS, full_end, context, k_head, v_head, table, factor, cap_scale,
-        SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, SOFTCAP, False, STAGES,
-    )  # fmt: skip
-    acc, peak, total, weights, decay, pages, before = _delayed_blocks(
-        q, position, acc, peak, total, weights, decay, pages, before,
-        tl.maximum(full_end, begin + BLOCK_KEYS), end, context, k_head, v_head, table,
-        factor, cap_scale, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, SOFTCAP, True, STAGES,
+        begin + BLOCK_KEYS, full_end, end, context, k_head, v_head, table,
+        factor, cap_scale, SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, SOFTCAP, STAGES,
     )  # fmt: skip
     last = begin + (end - 1 - begin) // BLOCK_KEYS * BLOCK_KEYS
     values = _read(
