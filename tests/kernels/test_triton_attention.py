@@ -95,6 +95,16 @@ def test_overlapped_prefill(device: torch.device, case: Case, form: launcher.For
     torch.testing.assert_close(result, expected(batch, dtype, sinks=sinks), **TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("form", ["joint", "delayed"])
+def test_overlapped_prefill_on_the_matrix_unit(device: torch.device, form: launcher.Form) -> None:
+    rows = ((130, 140), (2, 30), (1, 300), (64, 257))
+    batch = build(Case(rows=rows, heads=2, kv_heads=1, head_dim=128))
+    dtype = torch.bfloat16
+    shape = launcher.Shape(128, 64, 8, 3, form)
+    result = launch(batch, device, dtype, max_query=1000, shape=shape)
+    torch.testing.assert_close(result.float(), expected(batch, dtype), **TOLERANCE[dtype])
+
+
 def test_overlapped_prefill_has_no_window(device: torch.device) -> None:
     batch = build(Case(rows=((20, 40),), window=7))
     with pytest.raises(ValueError, match="delayed form has no window"):
