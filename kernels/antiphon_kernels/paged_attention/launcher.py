@@ -48,12 +48,15 @@ def decode_shape(tile: int, block_dim: int, item_bytes: int) -> Shape:
     return Shape(tile, keys, 2, 2) if tile == 16 else Shape(tile, keys, 4, 3)
 
 
-def prefill_shape(block_dim: int, item_bytes: int, form: Form) -> Shape:
-    """Tile of a prefill kernel: what registers hold of the fp32 accumulator."""
+def prefill_shape(block_dim: int, item_bytes: int) -> Shape:
+    """Tile of a prefill kernel: what registers hold of the fp32 accumulator.
+
+    The plain form, which serves every option; the others are for the sweep until measured.
+    """
     if item_bytes == 4:
         return Shape(32, 32, 4, 2) if block_dim <= 128 else Shape(16, 16, 4, 2)
     if block_dim <= 128:
-        return Shape(128, 128, 8, 3, form) if block_dim == 128 else Shape(128, 64, 8, 4, form)
+        return Shape(128, 128, 8, 3) if block_dim == 128 else Shape(128, 64, 8, 4)
     return Shape(64, 32, 4, 3) if block_dim <= 256 else Shape(32, 32, 4, 2)
 
 
@@ -165,10 +168,7 @@ def _prefill(
 ) -> None:
     q = pointers[0]
     if shape is None:
-        # Padded head sizes take registers for their masks, which the joint form has none for.
-        padded = constants["DIM"] != constants["BLOCK_DIM"]
-        form: Form = "plain" if constants["WINDOW"] or padded else "joint"
-        shape = prefill_shape(constants["BLOCK_DIM"], q.element_size(), form)
+        shape = prefill_shape(constants["BLOCK_DIM"], q.element_size())
     if shape.form != "plain" and constants["WINDOW"]:
         raise ValueError(f"paged_attention: the {shape.form} form has no window")
     grid = (constants["HEADS"], q.shape[0] // shape.queries + rows)
