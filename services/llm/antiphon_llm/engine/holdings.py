@@ -135,7 +135,12 @@ class Holdings:
                 self.tree.evict(short)
 
     def publish(self, request: Request) -> None:
-        """Shares the full entries that settled steps have written."""
+        """Shares the full entries that settled steps have written.
+
+        Does nothing where that would break a promise: a cached entry that serves in place of an
+        equal one can be evicted no more, and the equal one is not free before the launched
+        steps that read it have settled.
+        """
         row = request.row
         node, first = self._nodes[row], self._shared[row]
         if node is None or not node.root.reachable:
@@ -144,6 +149,10 @@ class Holdings:
         self.name_prefixes(request)
         full = min(request.settled, len(request.tokens)) // self._unit
         if full > first:
+            if request.settled < request.written:
+                _, unheld = self.tree.match(request.prefix_keys, full)
+                if unheld > self.available:
+                    return
             self._nodes[row], serving, duplicates = self.tree.publish(
                 node, request.prefix_keys[first:full], self.tables.span(row, first, full)
             )
