@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import antiphon_kernels
-from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint
 
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
-from antiphon_llm.kvcache.fields import entry_bytes
 from antiphon_llm.kvcache.pool import KvPool
-from antiphon_llm.kvcache.sizing import PoolSize, PoolTooSmall, size_pool
 from antiphon_llm.messages import EngineConfig
 from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
 
 from .batch import BatchBuilder
-from .built import BuiltEngine, Phase
+from .built import BuiltEngine, Phase, size_of_pool
 from .cpu_runner import CpuRunner, logits_bytes
 from .host_memory import HostLedger
 from .memory import available_bytes
 from .runner import layer_caches
-
-_log = get_logger(__name__)
 
 
 def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEngine:
@@ -35,7 +30,7 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
         model = build_model(checkpoint)
     with phase("allocate_kv"):
         ledger = _ledger(config, model)
-        size = _size(config, model, ledger)
+        size = size_of_pool(config, model, ledger)
         pool = KvPool(model.kv_fields(config.entry_tokens), entries=size.entries)
     model.workspace.reserve(config.step_tokens)
     tables = BlockTables(
@@ -86,27 +81,3 @@ def _ledger(config: EngineConfig, model: Decoder) -> HostLedger:
         reserved=config.reserved_bytes,
         parked=config.parked_bytes,
     )
-
-
-def _size(config: EngineConfig, model: Decoder, ledger: HostLedger) -> PoolSize:
-    try:
-        size = size_pool(
-            entry_bytes=entry_bytes(model.kv_fields(config.entry_tokens)),
-            entry_tokens=config.entry_tokens,
-            max_rows=config.max_rows,
-            model_limit=model.spec.context_limit,
-            context_limit=config.context_limit,
-            kv_entries=config.kv_entries,
-            available_bytes=ledger.kv_room,
-            memory_share=1.0,
-        )
-    except PoolTooSmall as refusal:
-        raise PoolTooSmall(f"{refusal}\n{ledger.table()}") from refusal
-    if size.narrowed:
-        _log.warning(
-            "context_narrowed",
-            context_limit=size.context_limit,
-            model_limit=model.spec.context_limit,
-            kv_entries=size.entries,
-        )
-    return size

@@ -6,13 +6,11 @@ import torch
 from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint
 
-from antiphon_llm.engine.built import BuiltEngine, Phase
+from antiphon_llm.engine.built import BuiltEngine, Phase, size_of_pool
 from antiphon_llm.engine.runner import layer_caches
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
-from antiphon_llm.kvcache.fields import entry_bytes
 from antiphon_llm.kvcache.pool import KvPool
-from antiphon_llm.kvcache.sizing import PoolSize, PoolTooSmall, size_pool
 from antiphon_llm.messages import EngineConfig
 from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
@@ -56,7 +54,7 @@ def build(
     with phase("measure_memory"):
         ledger = _measure(config, device, model, options, foreign=total - free, total=total)
     with phase("allocate_kv"):
-        size = _size(config, model, ledger)
+        size = size_of_pool(config, model, ledger)
         pool = KvPool(
             model.kv_fields(config.entry_tokens), entries=size.entries, device=device.device
         )
@@ -179,27 +177,3 @@ def _measure(
     del runner, pool
     device.reset_peak()
     return ledger
-
-
-def _size(config: EngineConfig, model: Decoder, ledger: DeviceLedger) -> PoolSize:
-    try:
-        size = size_pool(
-            entry_bytes=entry_bytes(model.kv_fields(config.entry_tokens)),
-            entry_tokens=config.entry_tokens,
-            max_rows=config.max_rows,
-            model_limit=model.spec.context_limit,
-            context_limit=config.context_limit,
-            kv_entries=config.kv_entries,
-            available_bytes=ledger.kv_room,
-            memory_share=1.0,
-        )
-    except PoolTooSmall as refusal:
-        raise PoolTooSmall(f"{refusal}\n{ledger.table()}") from refusal
-    if size.narrowed:
-        _log.warning(
-            "context_narrowed",
-            context_limit=size.context_limit,
-            model_limit=model.spec.context_limit,
-            kv_entries=size.entries,
-        )
-    return size
