@@ -58,6 +58,46 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     batch_tokens_max: int = 0
     """Tokens of a step of batch requests, which an interactive arrival waits out; 0 is
     prefill_chunk."""
+    drafter: str = ""
+    """ngram, model, mtp or eagle3; empty drafts nothing."""
+    draft_depth: int = 0
+    """Largest number of draft tokens of a row and step; 0 drafts nothing."""
+    draft_model_path: str = ""
+    """Checkpoint of the draft model or head, where the drafter has one of its own."""
+    draft_accept: str = "match"
+    """match or residual."""
+    draft_failure_limit: int = 5
+    """Consecutive failures of the drafter that end the process; -1 never does."""
+    grammar_threads: int = 2
+    """Threads that compile constraints."""
+    grammar_cache_bytes: int = 256 << 20
+    grammar_timeout_s: float = 10.0
+    grammar_whitespace: int = 16
+    """Longest run of whitespace in constrained JSON; 0 allows none."""
+
+
+class Constraint(msgspec.Struct, frozen=True, kw_only=True):
+    """A bound on the form of the output, checked by the front, compiled by the engine."""
+
+    kind: str
+    """json_schema, json_object, regex, choice, ebnf or structural_tag."""
+    source: str = ""
+    """The schema, expression, grammar or tag; for choice a JSON array of texts."""
+
+
+class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the model's reasoning ends, as token ids: known from its template."""
+
+    start_ids: list[int]
+    """Opening marker; it may be drawn only where ``open`` is False."""
+    end_ids: list[int]
+    """Closing marker; it counts as reasoning. A constraint is armed behind it."""
+    open: bool
+    """Whether the rendered prompt leaves a block open."""
+    budget: int = -1
+    """Reasoning tokens after which the block is closed by force; -1 is no bound."""
+    transition_ids: list[int] = []
+    """Forced before ``end_ids`` at the budget."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,12 +121,26 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int = -1
     """-1 none, 0 the chosen token only, k the k best besides; from unfiltered logits."""
     prompt_logprobs: int = -1
+    allowed_token_ids: list[int] = []
+    """The only ids that may be drawn; empty allows all."""
+    banned_token_ids: list[int] = []
+    no_repeat_ngram_size: int = 0
+    """Sequences of so many tokens that may not occur twice; 0 is off."""
+    no_repeat_ngram_window: int = 0
+    """Latest tokens that are searched for them, prompt included; 0 searches all."""
+    draft_depth: int = -1
+    """Most draft tokens of a step; 0 drafts nothing, -1 leaves it to the engine."""
+    constraint: Constraint | None = None
+    reasoning: Reasoning | None = None
 
 
 class Boot(msgspec.Struct, tag="boot"):
     """First message to a new engine process."""
 
     config: EngineConfig
+    vocabulary: list[bytes] = []
+    """Bytes of each token as it stands in text, empty for control tokens; needed by
+    constraints. Index is the id."""
 
 
 class Submit(msgspec.Struct, tag="submit"):
@@ -208,10 +262,15 @@ class Finish(msgspec.Struct, array_like=True):
     limit: float | None = None
     """The bound that refused the request, where it was one, and what was found instead."""
     observed: float | None = None
+    accepted_drafts: int = 0
+    rejected_drafts: int = 0
+    reasoning_tokens: int = -1
+    """-1 where the model had no reasoning block."""
 
 
 class StepOutputs(msgspec.Struct, tag="step"):
     """All that one step produced, as columns: row i drew ``token_ids[i]`` for ``request_ids[i]``.
+    A request whose drafts were accepted stands in several rows, in the order of its tokens.
 
     ``admitted`` names requests that the scheduler accepted since the last message (their
     status may be committed). ``finished`` follows every token of the same request.
