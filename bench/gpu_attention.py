@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from antiphon_kernels.paged_attention import gathered, launcher, new_workspace, reference
+from antiphon_kernels.paged_attention import launcher, new_workspace, reference
 
 from bench.gpu_kernels import Work, copies
 
@@ -19,13 +19,11 @@ KV_HEADS, HEAD_DIM, BLOCK_TOKENS = 8, 128, 16
 
 PREFILL_SHAPES = (
     launcher.Shape(128, 128, 8, 3),
+    launcher.Shape(128, 64, 8, 3),
+    launcher.Shape(128, 32, 8, 3, 128),
+    launcher.Shape(128, 64, 8, 2, 128),
     launcher.Shape(64, 64, 4, 2),
-    launcher.Shape(128, 128, 8, 3, "joint"),
-    launcher.Shape(128, 32, 8, 3, "joint", 128),
-    launcher.Shape(64, 64, 4, 2, "joint"),
-    launcher.Shape(128, 128, 8, 3, "delayed"),
-    launcher.Shape(128, 64, 8, 4, "delayed"),
-    launcher.Shape(64, 64, 4, 2, "delayed"),
+    launcher.Shape(64, 128, 4, 2),
 )
 """Prefill launches worth trying; two programs share a processor at 64 queries or 128 registers."""
 
@@ -53,7 +51,7 @@ class Pages:
     def attend(self, index: int, shape: launcher.Shape | None, **options: Any) -> torch.Tensor:
         """The operation on cache set ``index``, with a tile of its own for sweeps."""
         keys, values = self.caches[index % len(self.caches)]
-        fixed = {"sinks": None, "max_context": None, "window": 0, "softcap": 0.0}
+        fixed = {"sinks": None, "window": 0, "softcap": 0.0}
         return launcher.paged_attention(
             self.q, keys, values, shape=shape, **self.metadata(), **fixed, **options
         )
@@ -116,7 +114,7 @@ def decode_work(heads: int, rows: int, context: int) -> Work:
     batch = pages(rows, 1, context, heads)
     workspace = new_workspace(heads, KV_HEADS, HEAD_DIM, 1, device())
     out = torch.empty_like(batch.q)
-    options = {"max_query": 1, "workspace": workspace, "out": out}
+    options = {"max_query": 1, "max_context": context, "workspace": workspace, "out": out}
     keys, values = batch.caches[0]
 
     @cache
@@ -150,7 +148,9 @@ def prefill_work(heads: int, rows: int, queries: int, context: int) -> Work:
     """Chunks of ``queries`` tokens that end at ``context``."""
     batch = pages(rows, queries, context, heads)
     out = torch.empty_like(batch.q)
-    options = {"max_query": queries, "workspace": None, "out": out}
+    options = {
+        "max_query": queries, "max_context": context, "workspace": None, "out": out,
+    }  # fmt: skip
     keys, values = batch.caches[0]
 
     @cache
@@ -163,7 +163,6 @@ def prefill_work(heads: int, rows: int, queries: int, context: int) -> Work:
     variants: dict[str, Callable[[int], object]] = {
         str(shape): partial(call, shape=shape) for shape in PREFILL_SHAPES
     }
-    variants["gather, then torch's flash attention"] = gather_then_flash(batch, queries, context)
     whole = queries == context
     dense_q, dense_k, dense_v = (
         torch.randn(rows, count, context, HEAD_DIM, device=device(), dtype=DTYPE)
@@ -185,25 +184,3 @@ def prefill_work(heads: int, rows: int, queries: int, context: int) -> Work:
         else None,
         variants=variants,
     )
-
-
-def gather_then_flash(batch: Pages, queries: int, context: int) -> Callable[[int], torch.Tensor]:
-    """The same batch with its pages copied into contiguous rows first."""
-    rows = batch.context_len.shape[0]
-    key_start = torch.arange(rows + 1, device=device(), dtype=torch.int32) * context
-    shape = (rows * context, KV_HEADS, HEAD_DIM)
-    out = (
-        torch.empty(shape, device=device(), dtype=DTYPE),
-        torch.empty(shape, device=device(), dtype=DTYPE),
-    )
-
-    def call(index: int) -> torch.Tensor:
-        caches = batch.caches[index % len(batch.caches)]
-        keys, values = gathered.gather(
-            *caches, key_start, batch.block_table, BLOCK_TOKENS, context, out
-        )
-        return gathered.attend(
-            batch.q, keys, values, batch.query_start, key_start, queries, context, HEAD_DIM**-0.5
-        )
-
-    return call

@@ -263,14 +263,16 @@ class Bench:
             times.append((at - started) * 1e3)
         return statistics.median(times[1:])
 
-    def profile(self, rows: int) -> None:
-        """Prints the 20 kernels that take most of decode replays of so many rows."""
+    def profile(self, rows: int, prompt: int, outputs: int) -> None:
+        """Prints the 20 kernels that take most of serving so many rows."""
         from torch.profiler import ProfilerActivity, profile
 
-        self.serve(rows, PROMPT, 8, SAMPLINGS["filtered"])
+        self.serve(rows, prompt, 2, SAMPLINGS["filtered"])
         with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as trace:
-            self.serve(rows, PROMPT, 24, SAMPLINGS["filtered"])
-        table = trace.key_averages().table(sort_by="self_cuda_time_total", row_limit=20)
+            self.serve(rows, prompt, outputs, SAMPLINGS["filtered"])
+        table = trace.key_averages().table(
+            sort_by="self_cuda_time_total", row_limit=20, max_name_column_width=80
+        )
         print(table, flush=True)
 
     def close(self) -> None:
@@ -299,10 +301,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 raw["cells"].append(asdict(cell))
                 print(_line(cell), flush=True)
             if options.profile:
-                bench.profile(rows)
+                bench.profile(rows, PROMPT, 24)
         if not options.decode_only:
             raw["ttft"][key] = bench.first_token()
             raw["prefill"][key] = bench.prefill_rate()
+            if options.profile:
+                bench.profile(LONG_COUNT, LONG_PROMPT, 1)
             print(
                 f"  one prompt of {LONG_PROMPT}: TTFT {raw['ttft'][key]:.1f} ms "
                 f"(vLLM {PEER_TTFT[key]}); {LONG_COUNT} of them: "
@@ -357,7 +361,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--fold-rows", type=int, default=1 << 10, help="rows up to which products are folded"
     )
     parser.add_argument("--decode-only", action="store_true", help="no prefill figures")
-    parser.add_argument("--profile", action="store_true", help="the top kernels of decode steps")
+    parser.add_argument("--profile", action="store_true", help="the top kernels of each cell")
     parser.add_argument("--bars", action="store_true", help="judge against bars.toml")
     parser.add_argument("--json", type=Path, help="write the raw figures here")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from antiphon_kernels.paged_attention import gathered, launcher, split
+from antiphon_kernels.paged_attention import launcher, split
 from antiphon_kernels.paged_attention import reference as ref
 from antiphon_kernels.paged_attention.cases import Batch, Case, build
 
@@ -76,71 +76,35 @@ def test_prefill(device: torch.device, case: Case, dtype: torch.dtype) -> None:
     torch.testing.assert_close(result.float(), expected(batch, dtype), **TOLERANCE[dtype])
 
 
-OVERLAPPED = (
+TILED = (
     Case(rows=((1, 40), (17, 17), (64, 200), (0, 5), (33, 34)), heads=3, kv_heads=1),
     Case(rows=((40, 40), (96, 96)), heads=4, kv_heads=2, head_dim=80, softcap=20.0),
     Case(rows=((33, 140), (2, 30)), heads=2, kv_heads=1, head_dim=128, block_tokens=64),
     Case(rows=((65, 129),), heads=2, kv_heads=2, head_dim=16, block_tokens=1),
+    Case(rows=((70, 200), (9, 90), (64, 64)), heads=2, kv_heads=1, window=40),
 )
 
 
-@pytest.mark.parametrize("case", OVERLAPPED, ids=str)
-@pytest.mark.parametrize("form", ["joint", "delayed"])
-def test_overlapped_prefill(device: torch.device, case: Case, form: launcher.Form) -> None:
+@pytest.mark.parametrize("case", TILED, ids=str)
+def test_prefill_of_many_tiles_with_sinks(device: torch.device, case: Case) -> None:
     batch = build(case)
     sinks = torch.linspace(-2.0, 2.0, case.heads)
-    shape = launcher.Shape(32, 32, 4, 2, form)
+    shape = launcher.Shape(32, 32, 4, 2)
     dtype = torch.float32
     result = launch(batch, device, dtype, max_query=1000, shape=shape, sinks=sinks)
     torch.testing.assert_close(result, expected(batch, dtype, sinks=sinks), **TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("form", ["joint", "delayed"])
-def test_overlapped_prefill_on_the_matrix_unit(device: torch.device, form: launcher.Form) -> None:
+@pytest.mark.parametrize("max_context", [300, 4096], ids=["short", "long"])
+@pytest.mark.parametrize("window", [0, 100], ids=["whole", "window"])
+def test_prefill_in_the_tiles_of_half_precision(
+    device: torch.device, max_context: int, window: int
+) -> None:
     rows = ((130, 140), (2, 30), (1, 300), (64, 257))
-    batch = build(Case(rows=rows, heads=2, kv_heads=1, head_dim=128))
+    batch = build(Case(rows=rows, heads=2, kv_heads=1, head_dim=128, window=window))
     dtype = torch.bfloat16
-    shape = launcher.Shape(128, 64, 8, 3, form)
-    result = launch(batch, device, dtype, max_query=1000, shape=shape)
+    result = launch(batch, device, dtype, max_query=1000, max_context=max_context)
     torch.testing.assert_close(result.float(), expected(batch, dtype), **TOLERANCE[dtype])
-
-
-def test_overlapped_prefill_has_no_window(device: torch.device) -> None:
-    batch = build(Case(rows=((20, 40),), window=7))
-    with pytest.raises(ValueError, match="delayed form has no window"):
-        shape = launcher.Shape(32, 32, 4, 2, "delayed")
-        launch(batch, device, torch.float32, max_query=1000, shape=shape)
-
-
-def test_gathered_pages_are_the_rows_in_order(device: torch.device) -> None:
-    batch = build(Case(rows=((4, 37), (1, 1), (16, 48)), kv_heads=3, head_dim=20))
-    caches = [cache.to(device) for cache in (batch.k_cache, batch.v_cache)]
-    table, lengths = batch.metadata["block_table"], batch.metadata["context_len"]
-    key_start = torch.tensor([0, *lengths.cumsum(0).tolist()], dtype=torch.int32)
-    out = tuple(torch.empty(int(key_start[-1]), 3, 20, device=device) for _ in range(2))
-    gathered.gather(*caches, key_start.to(device), table.to(device), 16, 48, out)
-    position = torch.cat([torch.arange(length) for length in lengths.tolist()])
-    row = torch.repeat_interleave(torch.arange(3), lengths.long())
-    slots = table[row, position // 16].long() * 16 + position % 16
-    for copied, cache in zip(out, (batch.k_cache, batch.v_cache), strict=True):
-        torch.testing.assert_close(copied.cpu(), cache[slots], rtol=0.0, atol=0.0)
-
-
-def test_gathered_rows_through_flash_attention(device: torch.device) -> None:
-    if device.type != "cuda":
-        pytest.skip("torch has varlen flash attention on CUDA only")
-    batch = build(Case(rows=((4, 37), (1, 1), (48, 48), (70, 300)), heads=4, kv_heads=2))
-    dtype = torch.bfloat16
-    q, k_cache, v_cache = (t.to(device, dtype) for t in (batch.q, batch.k_cache, batch.v_cache))
-    facts = {name: batch.metadata[name].to(device) for name in ("query_start", "block_table")}
-    lengths = batch.metadata["context_len"]
-    key_start = torch.tensor([0, *lengths.cumsum(0).tolist()], dtype=torch.int32, device=device)
-    out = tuple(q.new_empty(int(lengths.sum()), 2, 64) for _ in range(2))
-    keys, values = gathered.gather(k_cache, v_cache, key_start, facts["block_table"], 16, 300, out)
-    result = gathered.attend(
-        q, keys, values, facts["query_start"], key_start, 70, 300, batch.metadata["scale"]
-    )
-    torch.testing.assert_close(result.float().cpu(), expected(batch, dtype), **TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("max_query", [3, 1000], ids=["decode", "prefill"])

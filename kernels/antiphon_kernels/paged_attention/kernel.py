@@ -1,14 +1,12 @@
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
 # pyright: reportAssignmentType=false
 # Triton declares neither its CUDA extras nor what a jitted helper returns.
-"""Paged attention on CUDA: a split-KV kernel for decode rows, a tiled one for prefill rows."""
+"""Paged attention of decode rows on CUDA: split over the keys, and what prefill shares."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-
-from antiphon_kernels.paged_attention.tiles import find_tile, key_ranges
 
 LOG2E = tl.constexpr(1.4426950408889634)
 """Softmax runs on powers of two: ``exp(x) = exp2(x * LOG2E)``."""
@@ -18,7 +16,7 @@ LOWEST = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def _scores(q, keys, cap_scale, SOFTCAP: tl.constexpr):
+def scores(q, keys, cap_scale, SOFTCAP: tl.constexpr):
     """Dot products, or their capped tanh in units of the cap."""
     score = tl.dot(q, keys, input_precision="ieee")
     if SOFTCAP:
@@ -27,7 +25,7 @@ def _scores(q, keys, cap_scale, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def _weighted(weights, values, acc):
+def weighted(weights, values, acc):
     """acc + weights @ values, the weights rounded to the values' dtype."""
     return tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
 
@@ -44,13 +42,13 @@ def _block(
     q, query_position, acc, peak, total, block, begin, keys_end,
     k_head, v_head, table, factor, cap_scale, window,
     SLOT: tl.constexpr, BLOCK_TOKENS: tl.constexpr, DIM: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
 ):  # fmt: skip
     """One step of the online softmax over keys [begin, begin + BLOCK_KEYS).
 
-    Weights are ``exp2(score * factor - peak)`` with the running peak in those units. Without
-    MASK every key of the block is present and visible to every query. ``block`` are the pages
-    of these keys; the next step's are read here, one step ahead of the keys that they lead to.
+    Weights are ``exp2(score * factor - peak)`` with the running peak in those units. ``block``
+    are the pages of these keys; the next step's are read here, one step ahead of the keys that
+    they lead to.
     """
     key = begin + tl.arange(0, BLOCK_KEYS)
     column = tl.arange(0, BLOCK_DIM)
@@ -62,29 +60,25 @@ def _block(
     if DIM != BLOCK_DIM:
         keys = tl.load(k_place, present[None, :] & (column < DIM)[:, None], other=0.0)
         values = tl.load(v_place, present[:, None] & (column < DIM)[None, :], other=0.0)
-    elif MASK:
+    else:
         keys = tl.load(k_place, present[None, :], other=0.0)
         values = tl.load(v_place, present[:, None], other=0.0)
-    else:
-        keys = tl.load(k_place)
-        values = tl.load(v_place)
-    score = _scores(q, keys, cap_scale, SOFTCAP)
-    if MASK:
-        # A live query's own position bounds its keys; what a dead one sees is never stored.
-        visible = key[None, :] <= query_position[:, None]
-        if WINDOW:
-            visible = visible & (key[None, :] > query_position[:, None] - window)
-        score = tl.where(visible, score, float("-inf"))
+    score = scores(q, keys, cap_scale, SOFTCAP)
+    # A live query's own position bounds its keys; what a dead one sees is never stored.
+    visible = key[None, :] <= query_position[:, None]
+    if WINDOW:
+        visible = visible & (key[None, :] > query_position[:, None] - window)
+    score = tl.where(visible, score, float("-inf"))
     new_peak = tl.maximum(peak, tl.max(score, axis=1) * factor)
     weights = tl.exp2(score * factor - new_peak[:, None])
     decay = tl.exp2(peak - new_peak)
     total = total * decay + tl.sum(weights, axis=1)
-    acc = _weighted(weights, values, acc * decay[:, None])
+    acc = weighted(weights, values, acc * decay[:, None])
     return acc, new_peak, total, next_block
 
 
 @triton.jit
-def _finish(acc, peak, total, sink, SINKS: tl.constexpr):
+def finish(acc, peak, total, sink, SINKS: tl.constexpr):
     """Normalised output; a sink adds its weight to the sum and no value."""
     if SINKS:
         sink = sink * LOG2E
@@ -143,7 +137,7 @@ def _attend(
         acc, peak, total, block = _block(
             q, position, acc, peak, total, block, key, context,
             k_head, v_head, table, factor, cap_scale, window,
-            SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, WINDOW, SOFTCAP, True,
+            SLOT, BLOCK_TOKENS, DIM, BLOCK_KEYS, BLOCK_DIM, WINDOW, SOFTCAP,
         )  # fmt: skip
     return acc, peak, total
 
@@ -247,7 +241,7 @@ def _store_rows(
     sink = tl.zeros([ROWS], dtype=tl.float32)
     if SINKS:
         sink = tl.load(sinks + head, mask=live, other=0.0).to(tl.float32)
-    result = _finish(acc, peak, total, sink, SINKS)
+    result = finish(acc, peak, total, sink, SINKS)
     at = (first + query).to(tl.int64)
     place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
     mask = live[:, None] & (column < DIM)[None, :]
@@ -290,65 +284,3 @@ def _join(
         acc, peak, total, out, sinks, first, queries, kv_head,
         HEADS, GROUP, DIM, LIVE, BLOCK_DIM, SINKS,
     )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["rows"])
-def prefill(
-    q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
-    rows, table_stride, q_stride, head_stride, factor, cap_scale, window,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
-    TILE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
-    SEARCH: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """TILE queries of one head of one row (FlashAttention-2's loop, Dao 2023)."""
-    head = tl.program_id(0)
-    row, offset = find_tile(query_start, tl.program_id(1), rows, TILE, SEARCH)
-    if row >= 0:
-        first = tl.load(query_start + row)
-        queries = tl.load(query_start + row + 1) - first
-        context = tl.load(context_len + row)
-        kv_head = head // (HEADS // KV_HEADS)
-        query = offset + tl.arange(0, TILE)
-        column = tl.arange(0, BLOCK_DIM)
-        live = query < queries
-        position = context - queries + query
-        at = (first + query).to(tl.int64)
-        inside = live[:, None] & (column < DIM)[None, :]
-        q_place = q + at[:, None] * q_stride + head * head_stride + column[None, :]
-        block_q = tl.load(q_place, inside, other=0.0)
-        begin, full_begin, full_end, end = key_ranges(
-            context - queries + offset, context, window, TILE, BLOCK_KEYS, WINDOW
-        )
-        acc = tl.zeros([TILE, BLOCK_DIM], dtype=tl.float32)
-        peak = tl.full([TILE], LOWEST, dtype=tl.float32)
-        total = tl.zeros([TILE], dtype=tl.float32)
-        table = block_table + row.to(tl.int64) * table_stride
-        k_head = k_cache + kv_head * DIM
-        v_head = v_cache + kv_head * DIM
-        block = _pages(table, begin, context, BLOCK_TOKENS, BLOCK_KEYS)
-        if WINDOW:
-            for key in tl.range(begin, full_begin, BLOCK_KEYS, num_stages=STAGES):
-                acc, peak, total, block = _block(
-                    block_q, position, acc, peak, total, block, key, context, k_head, v_head, table,
-                    factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
-                    BLOCK_DIM, WINDOW, SOFTCAP, True,
-                )  # fmt: skip
-        for key in tl.range(full_begin, full_end, BLOCK_KEYS, num_stages=STAGES):
-            acc, peak, total, block = _block(
-                block_q, position, acc, peak, total, block, key, context, k_head, v_head, table,
-                factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
-                BLOCK_DIM, False, SOFTCAP, False,
-            )  # fmt: skip
-        for key in tl.range(full_end, end, BLOCK_KEYS, num_stages=STAGES):
-            acc, peak, total, block = _block(
-                block_q, position, acc, peak, total, block, key, context, k_head, v_head, table,
-                factor, cap_scale, window, KV_HEADS * DIM, BLOCK_TOKENS, DIM, BLOCK_KEYS,
-                BLOCK_DIM, WINDOW, SOFTCAP, True,
-            )  # fmt: skip
-        sink = tl.zeros([TILE], dtype=tl.float32)
-        if SINKS:
-            sink += tl.load(sinks + head).to(tl.float32)
-        result = _finish(acc, peak, total, sink, SINKS)
-        o_place = out + (at * HEADS + head)[:, None] * DIM + column[None, :]
-        tl.store(o_place, result.to(out.dtype.element_ty), inside)
