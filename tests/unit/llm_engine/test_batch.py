@@ -25,7 +25,9 @@ class Bench:
         self.builder = BatchBuilder(self.tables, step_tokens=200, max_rows=6, slots=slots)
 
     def request(self, tokens: list[int], *, written: int = 0, decoding: bool = False) -> Request:
-        sampler = SamplerRow(Sampling(), choice=0, prompt_ids=tokens, end_ids=[])
+        sampler = SamplerRow(
+            Sampling(), choice=0, prompt_ids=tokens, end_ids=[], vocabulary=64
+        )
         request = Request("r", 1, tokens, len(tokens), 9, Timings(0.0), sampler=sampler)
         request.row = self.tables.open()
         request.written = written
@@ -99,9 +101,9 @@ def test_a_token_that_is_still_being_drawn_is_named_by_its_row() -> None:
     first, second = bench.request([1, 2, 3]), bench.request([4, 5, 6, 7])
     for request in (first, second):
         bench.tables.extend(request.row, len(request.tokens) + 1)
-    ahead = PlannedRow(second, len(second.tokens), RowShape(1, samples=True), epoch=0)
-    known = PlannedRow(first, len(first.tokens) - 1, RowShape(1, samples=True), epoch=0)
-    batch = bench.builder.build(StepPlan(rows=[ahead, known], decode_tokens=2))
+    ahead = PlannedRow(second, len(second.tokens), RowShape(1, draws=1), epoch=0)
+    known = PlannedRow(first, len(first.tokens) - 1, RowShape(1, draws=1), epoch=0)
+    batch = bench.builder.build(StepPlan(rows=[ahead, known], decode_tokens=2, decode_rows=2))
     assert batch.input_ids.tolist() == [-1 - second.row, 3]
     assert batch.positions.tolist() == [4, 2]
     assert batch.context_len.tolist() == [5, 3]

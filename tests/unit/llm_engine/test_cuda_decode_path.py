@@ -67,7 +67,7 @@ class Bench:
 
 
 def decode_row(request: Request, start: int) -> PlannedRow:
-    return PlannedRow(request, start, RowShape(1, samples=True), request.epoch)
+    return PlannedRow(request, start, RowShape(1, draws=1), request.epoch)
 
 
 def contents(meta: DecodeMeta, rows: int) -> dict[str, list[object]]:
@@ -209,8 +209,8 @@ def test_prefill_rows_have_memory_of_their_own() -> None:
     live = [decode_row(decoding, 2)]
     before = contents(bench.step(live, 1), 1)
     parts = [
-        PlannedRow(filling, 0, RowShape(12, samples=False), filling.epoch),
-        PlannedRow(decoding, 0, RowShape(3, samples=True), decoding.epoch),
+        PlannedRow(filling, 0, RowShape(12, draws=0), filling.epoch),
+        PlannedRow(decoding, 0, RowShape(3, draws=1), decoding.epoch),
     ]
     bench.uploads.open()
     bench.prepare_tables([filling.row, decoding.row])

@@ -71,7 +71,9 @@ class Steps:
     def prefill(self, prompts: Sequence[list[int]], **sampling: object) -> None:
         for prompt in prompts:
             settings = Sampling(**{"temperature": 0.0, "seed": len(self.requests), **sampling})
-            row = SamplerRow(settings, choice=0, prompt_ids=prompt, end_ids=[1])
+            row = SamplerRow(
+                settings, choice=0, prompt_ids=prompt, end_ids=[1], vocabulary=model.vocab_size
+            )
             request = Request("r", 1, list(prompt), len(prompt), 99, Timings(0.0), sampler=row)
             request.row = self.tables.open()
             request.move(State.PREFILLING)
@@ -95,10 +97,10 @@ class Steps:
         result = self.runner.collect(flight)
         for row in flight.plan.rows:
             row.request.written = row.end
-        for row, drawn in result.draws:
+        for row, (drawn,) in result.draws:
             assert not drawn.error
             row.request.tokens.append(drawn.token)
-        return [drawn.token for _, drawn in result.draws]
+        return [drawn.token for _, (drawn,) in result.draws]
 
     def logits(self, rows: int) -> torch.Tensor:
         return self.runner._logits[:rows].clone()
@@ -200,9 +202,9 @@ def test_overlap_draws_the_same_tokens(model: Decoder, prompts: list[list[int]])
 
 def _committed(steps: Steps, flight: object) -> list[int]:
     draws = steps.runner.collect(flight).draws
-    for row, one in draws:
+    for row, (one,) in draws:
         row.request.tokens.append(one.token)
-    return [one.token for _, one in draws]
+    return [one.token for _, (one,) in draws]
 
 
 def test_decode_steps_never_stop_the_host(model: Decoder, prompts: list[list[int]]) -> None:

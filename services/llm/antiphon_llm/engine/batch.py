@@ -35,7 +35,7 @@ class StepBatch:
     write_slot: torch.Tensor
     """int64 (N), place of each token in the pool."""
     sample_index: torch.Tensor
-    """int64 (R), tokens whose hidden state is drawn from."""
+    """int64 (R), tokens whose hidden state is drawn from, in the order of the rows."""
     block_tokens: int
     max_query: int
     max_context: int
@@ -72,9 +72,10 @@ class BatchBuilder:
             )
             slot.query_start.host[index + 1] = end
             slot.context_len.host[index] = row.end
-            if row.shape.samples:
-                slot.sample_index.host[sampled] = end - 1
-                sampled += 1
+            draws = row.shape.draws
+            if draws:
+                slot.sample_index.host[sampled : sampled + draws] = range(end - draws, end)
+                sampled += draws
             max_query = max(max_query, count)
             max_context = max(max_context, row.end)
             total_kv += row.end
@@ -104,11 +105,15 @@ def fill_row(
     positions: np.ndarray,
     write_slot: np.ndarray,
 ) -> None:
-    """One row's token columns, each (n): int32 ids and positions, int64 slots."""
+    """One row's token columns, each (n): int32 ids and positions, int64 slots. Padding among the
+    drafts runs as id 0."""
     request, start, end = row.request, row.start, row.end
-    known = request.tokens[start:end]
+    known = request.tokens[start : end - len(row.drafts)]
     input_ids[: len(known)] = known
-    input_ids[len(known) :] = -1 - request.row
+    if row.drafts:
+        input_ids[len(known) :] = [max(draft, 0) for draft in row.drafts]
+    else:
+        input_ids[len(known) :] = -1 - request.row
     positions[:] = range(start, end)
     tables.write_slots(request.row, start, end - start, write_slot)
 
@@ -122,7 +127,7 @@ class _Slot:
         self.write_slot = _Buffer(step_tokens, np.int64)
         self.query_start = _Buffer(max_rows + 1, np.int32)
         self.context_len = _Buffer(max_rows, np.int32)
-        self.sample_index = _Buffer(max_rows, np.int64)
+        self.sample_index = _Buffer(step_tokens, np.int64)
         self._block_table = _Buffer((max_rows, tables.width), np.int32)
         self._published: list[tuple[int, int, int]] = []
 

@@ -17,6 +17,7 @@ from .outbox import Outbox
 from .plan import PlannedRow, StepPlan
 from .request import PooledVector, Request
 from .runner import ScoredChunk, StepResult
+from .scheduler import Scheduler
 
 _log = get_logger(__name__)
 
@@ -26,10 +27,13 @@ class StepCommit:
 
     Attributes:
         prefill_tokens: prompt tokens of all committed steps.
-        decode_tokens: tokens of decode rows.
+        decode_tokens: tokens that decode rows drew.
     """
 
-    def __init__(self, live: LiveRequests, outbox: Outbox, *, context_limit: int) -> None:
+    def __init__(
+        self, scheduler: Scheduler, live: LiveRequests, outbox: Outbox, *, context_limit: int
+    ) -> None:
+        self._scheduler = scheduler
         self._live = live
         self._outbox = outbox
         self._context_limit = context_limit
@@ -43,7 +47,7 @@ class StepCommit:
         """
         now = time.monotonic()
         self.prefill_tokens += plan.prefill_tokens
-        self.decode_tokens += plan.decode_tokens
+        self.decode_tokens += sum(len(draws) for _, draws in result.draws[: plan.decode_rows])
         failures: list[Exception] = []
         for row in plan.rows:
             if not row.request.timings.admitted:
@@ -52,8 +56,8 @@ class StepCommit:
             self._row(failures, chunk.row, self._scores, chunk)
         for row, part in result.pooled:
             self._row(failures, row, self._pool, row, part)
-        for row, drawn in result.draws:
-            self._row(failures, row, self._token, row.request, drawn, now)
+        for row, draws in result.draws:
+            self._row(failures, row, self._draws, row, draws, now)
         if failures:
             raise failures[0]
 
@@ -98,6 +102,14 @@ class StepCommit:
         pooled.total = part if pooled.total is None or not pooled.mean else pooled.total + part
         if row.end == len(request.tokens):
             self._live.finish(request, "stop", vector=_vector(pooled, len(request.tokens)))
+
+    def _draws(self, row: PlannedRow, draws: list[Draw], now: float) -> None:
+        """Commits the row's tokens one by one; those behind an end are dropped."""
+        self._scheduler.trim(row, len(draws))
+        for drawn in draws:
+            if not row.current:
+                return
+            self._token(row.request, drawn, now)
 
     def _token(self, request: Request, drawn: Draw, now: float) -> None:
         if drawn.error:

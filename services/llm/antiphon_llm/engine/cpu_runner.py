@@ -101,6 +101,10 @@ class CpuRunner:
             self._thread.submit(flight)
         return flight
 
+    def finish(self, flight: CpuFlight) -> None:
+        """See Runner. Steps draw one after another on one thread, and so know all tokens before
+        them: nothing waits for this."""
+
     def collect(self, flight: CpuFlight) -> StepResult:
         """See Runner."""
         flight.done.wait()
@@ -154,7 +158,7 @@ class CpuRunner:
             draws = self._draw(hidden, batch, sampling)
             for table_row, drawn in zip(flight.table_rows, draws, strict=True):
                 self._last_tokens[table_row] = max(drawn.token, 0)
-            result.draws = list(zip(sampling, draws, strict=True))
+            result.draws = [(row, [drawn]) for row, drawn in zip(sampling, draws, strict=True)]
         return result
 
     def _settled(self, batch: StepBatch) -> StepBatch:

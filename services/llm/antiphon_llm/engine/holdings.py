@@ -126,6 +126,12 @@ class Holdings:
         """Takes one entry more than the request was promised."""
         self._take(request, 1)
 
+    def trim(self, request: Request) -> None:
+        """Frees the entries behind what is written; no launched step may use them."""
+        entries = self.tables.trim(request.row, request.written)
+        request.room -= len(entries) * self._unit
+        self.tables.allocator.give_back(entries)
+
     def stock(self) -> None:
         """Evicts until a few entries are free, so that the next plan need not: this costs time
         while the device is busy, and the plan when it is not."""

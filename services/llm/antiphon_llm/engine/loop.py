@@ -78,11 +78,12 @@ class EngineLoop:
         self.pressure = MemoryPressure(scheduler, door, affordable_tokens)
         self.recovery = Recovery(scheduler, live, self.pressure, door)
         self.overlap_depth = overlap_depth
-        self._commit = StepCommit(live, outbox, context_limit=context_limit)
+        self._commit = StepCommit(scheduler, live, outbox, context_limit=context_limit)
         self._endpoint = endpoint
         self._fallbacks = fallbacks
         self._runner_counters = counters
         self._flights: deque[InFlight] = deque()
+        self._finished: InFlight | None = None
         self._stopping = False
         self._steps = self._clean_steps = 0
         self._step_seconds = 0.0
@@ -165,6 +166,7 @@ class EngineLoop:
                 self.scheduler.advance(plan)
             elif not self._flights:
                 raise RuntimeError(f"{len(self.live)} requests live but none can run")
+            self._finish_oldest()
             while self._due(following):
                 flight = self._flights.popleft()
                 stage, plan = "collect", flight.plan
@@ -174,13 +176,21 @@ class EngineLoop:
                 self.scheduler.settle(plan)
                 self.recovery.succeeded()
                 self._steps += 1
+                self._finish_oldest()
         except Exception as error:
             self.recovery.failed(error, stage, plan)
         self._step_seconds = time.monotonic() - started
 
+    def _finish_oldest(self) -> None:
+        """All before the oldest step in flight is committed: its last draws can be made."""
+        if self._flights and self._flights[0] is not self._finished:
+            self._finished = self._flights[0]
+            self.runner.finish(self._finished)
+
     def _settle_flights(self) -> None:
         """Waits for the steps in flight; nobody is left to hear of their tokens."""
         while self._flights:
+            self._finish_oldest()
             flight = self._flights.popleft()
             try:
                 self.runner.collect(flight)
@@ -192,10 +202,13 @@ class EngineLoop:
         """Whether the oldest step in flight is to be collected before another is planned.
 
         A prompt's first token is not held back by the overlap: its step, and so all before it,
-        is waited for at once.
+        is waited for at once. So is a step with drafts: how many tokens it yields decides what
+        comes next.
         """
         if len(self._flights) > self.overlap_depth:
             return True
+        if following.draft_depth:
+            return bool(self._flights)
         return bool(self._flights) and (not following.rows or _completes_prompt(following))
 
     def _publish(self) -> None:

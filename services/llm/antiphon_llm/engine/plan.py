@@ -12,30 +12,44 @@ class StepClass(StrEnum):
     """Kind of a step; a fact of the plan, not of its row count."""
 
     DECODE = "decode"
+    VERIFY = "verify"
+    """Decode rows with drafts."""
     PREFILL = "prefill"
 
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """Tokens of one row in one step, and whether its last one is drawn from."""
+    """Tokens of one row in one step, and how many of its last ones are drawn from: none of a
+    prompt's piece, one of its end, all of a decode row."""
 
     tokens: int
-    samples: bool
+    draws: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether the row draws at all."""
+        return self.draws > 0
 
 
-DECODE_ROW = RowShape(1, samples=True)
-"""The shape of every decode row."""
+DECODE_ROW = RowShape(1, draws=1)
+"""The shape of a decode row without drafts."""
 
 
-def row_shape(request: Request, tokens: int) -> RowShape:
-    """The shape of a row that feeds ``tokens``: DECODE(1) or PREFILL(n); a wrong n raises."""
+def row_shape(request: Request, tokens: int, depth: int = 0) -> RowShape:
+    """The shape of a row that feeds ``tokens``; a wrong number raises.
+
+    DECODE(1), VERIFY(1 + depth) or PREFILL(n).
+    """
     if request.state is State.DECODING:
-        if tokens != 1 or request.pending != 1:
-            raise ValueError(f"decode row of {tokens} tokens with {request.pending} pending")
-        return DECODE_ROW
+        if tokens != 1 + depth or request.pending != 1:
+            raise ValueError(
+                f"decode row of {tokens} tokens at draft depth {depth} with {request.pending} "
+                "pending"
+            )
+        return RowShape(tokens, draws=tokens) if depth else DECODE_ROW
     if request.state is State.PREFILLING and 0 < tokens <= request.pending:
         completes = tokens == request.pending
-        return RowShape(tokens, samples=completes and request.sampler is not None)
+        return RowShape(tokens, draws=int(completes and request.sampler is not None))
     raise ValueError(f"{request.state} row of {tokens} tokens with {request.pending} pending")
 
 
@@ -43,18 +57,26 @@ def row_shape(request: Request, tokens: int) -> RowShape:
 class PlannedRow:
     """One request's part of the step: tokens ``start .. start + shape.tokens - 1``.
 
-    Its outputs belong to ``epoch`` of the request and are dropped once that has passed.
+    A decode row feeds its last committed token and then ``drafts``. Its outputs belong to
+    ``epoch`` of the request and are dropped once that has passed.
     """
 
     request: Request
     start: int
     shape: RowShape
     epoch: int
+    drafts: tuple[int, ...] = ()
+    """Proposed ids, one less than the row's tokens; -1 is padding, which is never accepted."""
 
     @property
     def end(self) -> int:
-        """Written length after the step."""
+        """Written length after the step, refused drafts included."""
         return self.start + self.shape.tokens
+
+    @property
+    def first_draw(self) -> int:
+        """Absolute position of the first token that the row draws."""
+        return self.end - self.shape.draws + 1
 
     @property
     def current(self) -> bool:
@@ -79,6 +101,10 @@ class StepPlan:
     """Prefill rows that end with the request's last known token."""
     prefill_tokens: int = 0
     decode_tokens: int = 0
+    decode_rows: int = 0
+    """The first so many rows are decode rows."""
+    draft_depth: int = 0
+    """Drafts of each decode row, padding included."""
 
     @property
     def tokens(self) -> int:
@@ -88,14 +114,19 @@ class StepPlan:
     @property
     def step_class(self) -> StepClass:
         """PREFILL as soon as one row is a prefill."""
-        return StepClass.PREFILL if self.prefill_tokens else StepClass.DECODE
+        if self.prefill_tokens:
+            return StepClass.PREFILL
+        return StepClass.VERIFY if self.draft_depth else StepClass.DECODE
 
-    def add(self, request: Request, tokens: int) -> None:
-        """Appends one row of whatever shape the request's state has."""
+    def add(self, request: Request, tokens: int, drafts: tuple[int, ...] = ()) -> None:
+        """Appends one row of whatever shape the request's state has; all decode rows of a step
+        have equally many drafts."""
         if request.state is State.DECODING:
-            shape = row_shape(request, tokens)
-            self.rows.append(PlannedRow(request, request.written, shape, request.epoch))
+            shape = row_shape(request, tokens, len(drafts))
+            self.rows.append(PlannedRow(request, request.written, shape, request.epoch, drafts))
             self.decode_tokens += tokens
+            self.decode_rows += 1
+            self.draft_depth = len(drafts)
         else:
             self.add_prefill(request, tokens)
 

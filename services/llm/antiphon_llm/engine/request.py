@@ -65,8 +65,9 @@ class Request:
 
     ``tokens`` holds the committed ids: the prompt and then the output. ``written`` positions
     have their keys and values in the pool, or a launched step is writing them. A launched
-    step may have drawn a token that the host has not read: it counts in ``ahead`` until
-    ``commit``. A decoding request's last token is drawn but not yet written.
+    step may have drawn tokens that the host has not read: they count in ``ahead`` until
+    ``commit``. A decoding request's last token is drawn but not yet written. While a step with
+    drafts runs, both count as if it accepted them all; its ``trim`` takes back the rest.
     """
 
     request_id: str
@@ -98,7 +99,11 @@ class Request:
     settled: int = 0
     """Written positions whose step has been collected: no launched step writes them."""
     ahead: int = 0
-    """Tokens that launched steps drew and that are not committed: 0 or 1."""
+    """Tokens that launched steps drew and that are not committed."""
+    drafts: list[int] = field(default_factory=list)
+    """Tokens proposed for its next decode row, until that is planned or the row is lost."""
+    accepted_drafts: int = 0
+    rejected_drafts: int = 0
     epoch: int = 0
     """Counts losses of the row. What a step computed for an older epoch is dropped; draws
     are counter-based, so drawing again gives the same token."""
@@ -139,10 +144,16 @@ class Request:
         self.tokens.append(token)
         self.ahead -= 1
 
+    def trim(self, refused: int) -> None:
+        """Takes back what the last ``refused`` draft tokens of a collected step wrote."""
+        self.written -= refused
+        self.ahead -= refused
+
     def lose_row(self) -> None:
         """Forgets everything that was tied to the row: preemption, parking and the end."""
         self.row = -1
         self.written = self.settled = self.ahead = 0
+        self.drafts = []
         self.epoch += 1
         if self.pooled is not None:
             self.pooled.total = None

@@ -31,8 +31,9 @@ class ScoredChunk:
 class StepResult:
     """What a step computed, for the commit to apply. Rows are those of the step's plan."""
 
-    draws: list[tuple[PlannedRow, Draw]] = field(default_factory=list)
-    """One for each sampling row, in the plan's order."""
+    draws: list[tuple[PlannedRow, list[Draw]]] = field(default_factory=list)
+    """The tokens that each sampling row emits, in the plan's order: one, or with drafts the
+    accepted ones and the one drawn behind them. An error is the last of its row."""
     scored: list[ScoredChunk] = field(default_factory=list)
     pooled: list[tuple[PlannedRow, np.ndarray]] = field(default_factory=list)
     """fp64 (H): the chunk's sum, or its last row, by the request's pooling."""
@@ -54,14 +55,25 @@ class Runner(Protocol[Flight]):
     """Runs planned steps, in the order of their launch.
 
     The runner owns the last token drawn for each row of the block tables: an input id
-    ``-1 - row`` stands for it. Sampler state that follows drawn tokens is advanced here, when
-    they are drawn.
+    ``-1 - row`` stands for it. Sampler state that follows drawn tokens is advanced here, by
+    what each row emits. Drafts are accepted here too: with drafts ``d1 .. dK`` of a row, ``y0``
+    is drawn behind its last token and ``yp`` behind ``dp``; ``y0 .. yn`` are emitted, where n
+    counts the leading ``p`` with ``yp == d(p+1)``.
     """
 
     def launch(self, plan: StepPlan) -> Flight:
         """Starts a step and returns without waiting for its tokens.
 
         Changes no request. Whatever it raises, nothing was started and nothing is held.
+        """
+        ...
+
+    def finish(self, flight: Flight) -> None:
+        """Lets the draws of a launched step go on that depend on committed tokens.
+
+        Called once for each flight, when every step before it has been committed: at depth 0
+        between ``launch`` and ``collect``. Waits for nothing on the device. What fails here is
+        raised by ``collect``.
         """
         ...
 

@@ -14,6 +14,8 @@ oldest fits the pool alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 
@@ -42,6 +44,7 @@ class Scheduler:
         preemptions: requests that lost their row to another.
         skipped: decode rows that a plan left out for want of an entry.
         cached_tokens: prompt tokens that first admissions found in the prefix cache.
+        undrafted: steps that ran without the drafts that were proposed, by reason.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Scheduler:
         self.preemptions = 0
         self.skipped = 0
         self.cached_tokens = 0
+        self.undrafted: dict[str, int] = {}
         self._waiting = {cls: ClassQueue(limits.tenant_weights) for cls in (True, False)}
         self._running = Running()
         # Requests that the last plan could not admit: new ones would wait behind them.
@@ -188,12 +192,19 @@ class Scheduler:
             request, shape = row.request, row.shape
             request.written = row.start + shape.tokens
             request.launched = number
-            if shape.samples:
-                request.ahead += 1
+            request.ahead += shape.draws
         for row in plan.completed:
             if row.shape.samples:
                 self._running.decode(row.request)
         self.holdings.stock()
+
+    def trim(self, row: PlannedRow, drawn: int) -> None:
+        """A collected decode row emits ``drawn`` tokens: what its refused drafts wrote counts as
+        unwritten, and the entries that only they needed are free again."""
+        refused = row.shape.draws - drawn
+        if refused and row.current:
+            row.request.trim(refused)
+            self.holdings.trim(row.request)
 
     def settle(self, plan: StepPlan, *, computed: bool = True) -> None:
         """The step has been collected and its outputs are committed.
@@ -204,7 +215,8 @@ class Scheduler:
         for row in plan.rows:
             request = row.request
             if row.epoch == request.epoch:
-                request.settled = row.start + row.shape.tokens
+                # Behind a trim less is written than the row fed.
+                request.settled = min(row.end, request.written)
         for row in plan.completed:
             if row.current:
                 self.holdings.publish(row.request)
@@ -225,8 +237,11 @@ class Scheduler:
 
     def _plan_decodes(self, plan: StepPlan, interactive: bool) -> None:
         rows, number, holdings = plan.rows, plan.number, self.holdings
+        requests = tuple(self._running.decoding[interactive])
+        if any(request.drafts for request in requests) and self._plan_drafts(plan, requests):
+            return
         available = holdings.available
-        for request in tuple(self._running.decoding[interactive]):
+        for request in requests:
             start = request.written
             if request.row < 0 or start + 1 >= request.length_limit:
                 continue  # Preempted by an elder just now, or its last token is being drawn.
@@ -241,14 +256,54 @@ class Scheduler:
                 available -= 1
             request.planned = number
             rows.append(PlannedRow(request, start, DECODE_ROW, request.epoch))
-        plan.decode_tokens = len(rows)
+        plan.decode_tokens = plan.decode_rows = len(rows)
+
+    def _plan_drafts(self, plan: StepPlan, requests: Sequence[Request]) -> bool:
+        """Plans the decode rows with drafts, all as deep as the deepest proposal.
+
+        False, and nothing is planned, if that is too deep for the step's budget, a context or
+        the entries that nobody else needs: then the step runs without drafts.
+        """
+        live = [r for r in requests if r.written + 1 < r.length_limit]
+        proposals = []
+        for request in live:
+            # The last token that a request may have is drawn, never a draft.
+            most = max(0, request.length_limit - request.written - 2)
+            proposals.append(request.drafts[:most])
+        for request in requests:
+            request.drafts = []
+        depth = max(map(len, proposals), default=0)
+        refusal = self._drafts_refusal(live, depth)
+        if refusal:
+            self.undrafted[refusal] = self.undrafted.get(refusal, 0) + 1
+            return False
+        for request, drafts in zip(live, proposals, strict=True):
+            self.holdings.extend(request, request.written + 1 + depth)
+            request.planned = plan.number
+            plan.add(request, 1 + depth, (*drafts, *[-1] * (depth - len(drafts))))
+        return True
+
+    def _drafts_refusal(self, requests: Sequence[Request], depth: int) -> str:
+        """Why the rows cannot all have so many drafts; empty if they can."""
+        if not depth:
+            return "near the end"
+        limits, width = self.limits, 1 + depth
+        if len(requests) * width + limits.entry_tokens > self._most_tokens(requests[0].interactive):
+            return "step budget"
+        if max(r.written for r in requests) + width > self.tables.context_limit:
+            return "context limit"
+        need = sum(self.tables.need(r.row, r.written + width) for r in requests)
+        return "entries" if need > self.holdings.available else ""
 
     def _prefill_budget(self, interactive: bool, decodes: int) -> int:
+        most = self._most_tokens(interactive)
+        return most - decodes if interactive else max(most - decodes, self.limits.entry_tokens)
+
+    def _most_tokens(self, interactive: bool) -> int:
         limits = self.limits
         if interactive:
-            return limits.step_tokens - decodes
-        most = min(limits.batch_tokens_max or self.chunk, limits.step_tokens)
-        return max(most - decodes, limits.entry_tokens)
+            return limits.step_tokens
+        return min(limits.batch_tokens_max or self.chunk, limits.step_tokens)
 
     def _plan_prefills(self, plan: StepPlan, requests: list[Request], budget: int) -> int:
         if not requests:

@@ -91,6 +91,17 @@ class BlockTables:
             self.table[row, len(held) : len(held) + len(entries)] = entries
         held.extend(entries)
 
+    def trim(self, row: int, length: int) -> list[int]:
+        """Hands the entries behind ``length`` written tokens over to the caller; an edit, and so
+        a new lineage, unless there are none."""
+        held, kept = self._held[row], self.entries_for(length)
+        cut = held[kept:]
+        if cut:
+            self.table[row, kept : len(held)] = 0
+            del held[kept:]
+            self._new_lineage(row)
+        return cut
+
     def span(self, row: int, first: int, end: int) -> list[int]:
         """The row's entries ``first .. end - 1``."""
         return self._held[row][first:end]

@@ -43,7 +43,9 @@ def run_probe(runner: DeviceRunner, tables: BlockTables, vocabulary: int) -> Non
     requests = []
     for index in range(options.max_rows):
         tokens = random.integers(0, vocabulary, length).tolist()
-        sampler = SamplerRow(_SAMPLING, choice=index, prompt_ids=tokens, end_ids=())
+        sampler = SamplerRow(
+            _SAMPLING, choice=index, prompt_ids=tokens, end_ids=(), vocabulary=vocabulary
+        )
         request = Request(str(index), index, tokens, length, 1, Timings(0.0), sampler=sampler)
         request.row = tables.open()
         request.move(State.PREFILLING)
@@ -54,7 +56,7 @@ def run_probe(runner: DeviceRunner, tables: BlockTables, vocabulary: int) -> Non
             tables.extend(request.row, request.written + tokens_each)
             plan.add(request, tokens_each)
         result = runner.collect(runner.launch(plan))
-        for row, drawn in result.draws:
+        for row, (drawn,) in result.draws:
             row.request.written = row.end
             row.request.tokens.append(max(drawn.token, 0))
             if row.request.state is State.PREFILLING:

@@ -200,13 +200,18 @@ class DeviceRunner:
             # A failed step gives its slot back as well: what it enqueued has been marked.
             self._uploads.seal()
 
+    def finish(self, flight: DeviceFlight) -> None:
+        """See Runner. No draw waits for committed tokens."""
+
     def collect(self, flight: DeviceFlight) -> StepResult:
         """See Runner."""
         flight.readback.wait()
         result = StepResult()
         if flight.outcome is not None:
             draws = self._sampler.draws(flight.outcome, flight.unfinished, flight.scored)
-            result.draws = list(zip(flight.sampling, draws, strict=True))
+            result.draws = [
+                (row, [drawn]) for row, drawn in zip(flight.sampling, draws, strict=True)
+            ]
         flight.prompt.collect(result)
         return result
 
@@ -238,8 +243,8 @@ class DeviceRunner:
             self.record_graphs()
 
     def _launch(self, plan: StepPlan, slot: _Slot) -> DeviceFlight:
-        decoding = plan.rows[: plan.decode_tokens]
-        prefilling = plan.rows[plan.decode_tokens :]
+        decoding = plan.rows[: plan.decode_rows]
+        prefilling = plan.rows[plan.decode_rows :]
         sampling = [row for row in plan.rows if row.shape.samples]
         slot.readback.begin()
         flight = DeviceFlight(plan, sampling, slot.readback, PromptOutputs())

@@ -1,0 +1,1 @@
+"""Drafting tokens ahead of the model, and what decides when, how deep and which are kept."""
