@@ -59,6 +59,9 @@ class LlmScript:
     finish: str = "FINISH_REASON_STOP"
     extra_deltas: tuple[gen.GenerateDelta, ...] = ()
     end_without_terminal: bool = False
+    notes: tuple[str, ...] = ()
+    usage: gen.Usage = field(default_factory=gen.Usage)
+    """Counts beside the common ones."""
 
 
 class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
@@ -105,7 +108,11 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
             raise script.fail_before
         prompt = prompt_tokens(request)
         accepted = gen.GenerateAccepted(
-            request_id="r1", model=request.model, fingerprint="fp_test", prompt_tokens=len(prompt)
+            request_id="r1",
+            model=request.model,
+            fingerprint="fp_test",
+            prompt_tokens=len(prompt),
+            notes=script.notes,
         )
         if request.output.HasField("prompt_logprobs"):
             accepted.prompt_logprobs.extend(
@@ -135,6 +142,7 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
             cached_tokens=1,
             output_tokens=len(script.words) * len(choices),
         )
+        usage.MergeFrom(script.usage)
         yield gen.GenerateResponse(completed=gen.GenerateCompleted(usage=usage))
 
     def _delta(self, request, choice: int, word: str) -> gen.GenerateDelta:

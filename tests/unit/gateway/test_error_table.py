@@ -7,7 +7,6 @@ import pytest
 from antiphon.common.v1 import error_pb2
 from antiphon_core.errors import AntiphonError, ResourceExhausted, Unavailable
 from antiphon_gateway.openai.errors import ERROR_TABLE, error_body, error_headers, row_of
-from antiphon_gateway.openai.params import request_param
 
 REASONS = [
     name.removeprefix("ERROR_REASON_")
@@ -77,30 +76,6 @@ def test_waiting_has_a_default() -> None:
 @pytest.mark.parametrize("reason", ["ALREADY_EXISTS", "IN_USE", "WRONG_STATE", "QUOTA_SPENT"])
 def test_permanent_refusals_stop_the_sdk(reason: str) -> None:
     assert (b"x-should-retry", b"false") in error_headers(AntiphonError("x", reason=reason))
-
-
-@pytest.mark.parametrize(
-    ("field", "route", "param"),
-    [
-        ("sampling.top_k", "", "top_k"),
-        ("stop.strings[1]", "", "stop[1]"),
-        ("stop.max_tokens", "", "max_tokens"),
-        ("chat.messages[2].parts[0]", "", "messages[2].content[0]"),
-        ("chat.template_kwargs_json.style", "", "chat_template_kwargs.style"),
-        ("tokens.ids[3]", "/v1/completions", "prompt[3]"),
-        ("text", "/v1/completions", "prompt"),
-        ("text", "/v1/audio/speech", "input"),
-        ("config.output_format.sample_rate_hz", "/v1/audio/speech", "sample_rate"),
-        ("config.language", "/v1/audio/transcriptions", "language"),
-        ("constraint.json_schema", "", "response_format"),
-        ("response_format.json_schema.schema", "", "response_format.json_schema.schema"),
-        ("messages[0].role", "", "messages[0].role"),
-        ("input", "", "input"),
-        ("", "", ""),
-    ],
-)
-def test_backend_fields_in_the_words_of_the_request(field: str, route: str, param: str) -> None:
-    assert request_param(field, route) == param
 
 
 @pytest.mark.parametrize("reason", ERROR_TABLE)

@@ -19,6 +19,7 @@ from antiphon_gateway.domain import generation
 from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.domain.generation import Modality
 from antiphon_gateway.openai import chat as wire
+from antiphon_gateway.openai.common import MAX_SCHEMA_BYTES
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 _AUDIO_ENCODINGS = {"ogg": "opus"}
@@ -87,18 +88,11 @@ def tools_of(tools: Sequence[wire.Tool]) -> tuple[generation.Tool, ...]:
     for index, tool in enumerate(tools):
         function = tool.function
         path = f"tools[{index}].function.parameters"
-        schema = _object_text(function.parameters, path)
-        if len(schema) > wire.MAX_SCHEMA_BYTES:
-            raise InvalidArgument(
-                f"{path} has more than {wire.MAX_SCHEMA_BYTES} bytes",
-                reason="TOO_LARGE",
-                field=path,
-            )
         found.append(
             generation.Tool(
                 name=function.name,
                 description=function.description or "",
-                parameters=schema,
+                parameters=_schema_text(function.parameters, path),
                 strict=bool(function.strict),
             )
         )
@@ -112,6 +106,12 @@ def _message(item: wire.Message, path: str, model: ModelInfo) -> generation.Mess
             "as content",
             reason="UNSUPPORTED_OPTION",
             field=f"{path}.audio",
+        )
+    if bytes(item.function_call) != b"null":
+        raise InvalidArgument(
+            f"{path}.function_call is not served here; send tool_calls",
+            reason="UNSUPPORTED_OPTION",
+            field=f"{path}.function_call",
         )
     if item.role == "tool" and not item.tool_call_id:
         raise InvalidArgument(
@@ -252,7 +252,7 @@ def _constraint(request: wire.ChatRequest) -> generation.Constraint | None:
     if isinstance(form, wire.JsonObjectFormat):
         return generation.Constraint(generation.ConstraintKind.JSON_OBJECT)
     path = "response_format.json_schema.schema"
-    schema = _object_text(form.json_schema.schema, path)
+    schema = _schema_text(form.json_schema.schema, path)
     if not schema:
         raise InvalidArgument(f"{path} is required", reason="MISSING_FIELD", field=path)
     return generation.Constraint(
@@ -260,9 +260,17 @@ def _constraint(request: wire.ChatRequest) -> generation.Constraint | None:
     )
 
 
-def _object_text(raw: msgspec.Raw, path: str) -> str:
-    """The JSON text of an object as it was sent; empty for null."""
-    text = bytes(raw).decode()
+def _schema_text(raw: msgspec.Raw, path: str) -> str:
+    """The JSON text of a schema as it was sent; empty for null."""
+    data = bytes(raw)
+    if len(data) > MAX_SCHEMA_BYTES:
+        raise InvalidArgument(
+            f"{path} has {len(data)} bytes; at most {MAX_SCHEMA_BYTES} are allowed",
+            reason="TOO_LARGE",
+            field=path,
+            metadata={"limit": str(MAX_SCHEMA_BYTES), "observed": str(len(data))},
+        )
+    text = data.decode()
     if text == "null":
         return ""
     if not text.startswith("{"):

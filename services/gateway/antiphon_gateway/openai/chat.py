@@ -12,6 +12,7 @@ from antiphon_gateway.openai.common import (
     Count,
     CountOrZero,
     Fraction,
+    Grammar,
     LogitBias,
     Logprobs,
     Penalty,
@@ -27,7 +28,6 @@ from antiphon_gateway.openai.common import (
 FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 MAX_TOOLS = 128
-MAX_SCHEMA_BYTES = 256 * 1024
 
 
 class TextPart(Struct, tag_field="type", tag="text"):
@@ -104,6 +104,8 @@ class Message(Struct):
     reasoning_content: str | None = None
     reasoning: str | None = None
     audio: AudioReference | None = None
+    function_call: Raw = Raw(b"null")
+    """The retired form of tool_calls; refused."""
 
 
 class FunctionDefinition(Struct):
@@ -115,11 +117,10 @@ class FunctionDefinition(Struct):
     strict: bool | None = None
 
 
-class Tool(Struct):
+class Tool(Struct, tag_field="type", tag="function"):
     """A tool; only functions are served."""
 
     function: FunctionDefinition
-    type: Literal["function"] = "function"
 
 
 class FunctionReference(Struct):
@@ -193,7 +194,7 @@ class ChatRequest(Struct):
     choice: ChoiceStrings | None = None
     continue_final_message: bool | None = None
     frequency_penalty: Penalty | None = None
-    grammar: str | None = None
+    grammar: Grammar | None = None
     ignore_eos: bool | None = None
     logit_bias: LogitBias | None = None
     logprobs: bool | None = None
@@ -207,7 +208,7 @@ class ChatRequest(Struct):
     parallel_tool_calls: bool | None = None
     presence_penalty: Penalty | None = None
     reasoning_effort: str | None = None
-    regex: str | None = None
+    regex: Grammar | None = None
     repetition_penalty: RepetitionPenalty | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
     return_timing: bool | None = None

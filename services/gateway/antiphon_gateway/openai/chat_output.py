@@ -46,13 +46,13 @@ class FunctionDelta(Struct, omit_defaults=True):
     arguments: str | UnsetType = UNSET
 
 
-class ToolCallDelta(Struct, omit_defaults=True):
+class ToolCallDelta(Struct, omit_defaults=True, kw_only=True):
     """A piece of a tool call; id and type come once."""
 
     index: int
-    function: FunctionDelta
     id: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
+    function: FunctionDelta
 
 
 class Delta(Struct, omit_defaults=True):
@@ -95,12 +95,12 @@ class FunctionCall(Struct):
     arguments: str
 
 
-class ToolCall(Struct):
+class ToolCall(Struct, kw_only=True):
     """A whole tool call."""
 
     id: str
-    function: FunctionCall
     type: Literal["function"] = "function"
+    function: FunctionCall
 
 
 class SpokenAnswer(Struct):

@@ -31,6 +31,9 @@ StopTokenIds = Annotated[list[TokenId], Meta(max_length=64)]
 LogitBias = Annotated[
     dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=MAX_BIASES)
 ]
+MAX_SCHEMA_BYTES = 256 * 1024
+
+Grammar = Annotated[str, Meta(min_length=1, max_length=MAX_SCHEMA_BYTES)]
 ChoiceStrings = Annotated[list[str], Meta(min_length=1, max_length=1024)]
 
 

@@ -16,6 +16,7 @@ from antiphon_gateway.openai.common import (
     CountOrZero,
     FinishReasonName,
     Fraction,
+    Grammar,
     LogitBias,
     Logprobs,
     Penalty,
@@ -46,7 +47,7 @@ class CompletionRequest(Struct):
     choice: ChoiceStrings | None = None
     echo: bool | None = None
     frequency_penalty: Penalty | None = None
-    grammar: str | None = None
+    grammar: Grammar | None = None
     ignore_eos: bool | None = None
     logit_bias: LogitBias | None = None
     logprobs: Logprobs | None = None
@@ -57,7 +58,7 @@ class CompletionRequest(Struct):
     n: Choices | None = None
     presence_penalty: Penalty | None = None
     prompt_logprobs: Logprobs | None = None
-    regex: str | None = None
+    regex: Grammar | None = None
     repetition_penalty: RepetitionPenalty | None = None
     return_timing: bool | None = None
     seed: Seed | None = None

@@ -15,6 +15,7 @@ from antiphon_gateway.openai.fields import FieldClass, Policies
 Wire = TypeVar("Wire")
 
 _IGNORED_SHOWN = 8
+_HEADER_LENGTH = 512
 _NULL = b"null"
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _NOT_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
@@ -91,9 +92,9 @@ def apply_policies(
             unknown.append(name)
         elif policy.kind is FieldClass.REFUSED and raw not in (_NULL, *policy.harmless):
             allowed = [value.decode() for value in policy.harmless]
+            advice = f"allowed: {', '.join(allowed)}" if allowed else policy.instead
             raise InvalidArgument(
-                f"{name} is not served here"
-                + (f"; allowed: {', '.join(allowed)}" if allowed else "; leave it out"),
+                f"{name} is not served here; {advice or 'leave it out'}",
                 reason="UNSUPPORTED_OPTION",
                 field=name,
                 allowed=allowed,
@@ -105,9 +106,12 @@ def apply_policies(
             f"unknown field {unknown[0]}", reason="UNSUPPORTED_OPTION", field=unknown[0]
         )
     _ignored_fields.labels(endpoint).inc(len(unknown))
-    shown = ", ".join(unknown[:_IGNORED_SHOWN])
-    value = re.sub(r"[^\x20-\x7e]", "?", shown)[:512]
-    return [(b"x-antiphon-ignored", value.encode())]
+    return [(b"x-antiphon-ignored", header_text(", ".join(unknown[:_IGNORED_SHOWN])))]
+
+
+def header_text(text: str) -> bytes:
+    """A text as the value of a response header: printable ASCII, bounded."""
+    return re.sub(r"[^\x20-\x7e]", "?", text)[:_HEADER_LENGTH].encode()
 
 
 def check_depth(body: bytes, max_depth: int) -> None:

@@ -26,6 +26,8 @@ class FieldPolicy:
 
     kind: FieldClass
     harmless: tuple[bytes, ...] = ()
+    instead: str = ""
+    """What to send in place of a refused field, where there is something."""
 
 
 Policies = Mapping[str, FieldPolicy]
@@ -46,6 +48,10 @@ def _refused_unless(*values: bytes) -> FieldPolicy:
     return FieldPolicy(FieldClass.REFUSED, values)
 
 
+def _retired(instead: str) -> FieldPolicy:
+    return FieldPolicy(FieldClass.REFUSED, instead=instead)
+
+
 CHAT = _table(
     served="messages model audio frequency_penalty logit_bias logprobs max_completion_tokens "
     "max_tokens modalities n parallel_tool_calls presence_penalty reasoning_effort "
@@ -55,7 +61,9 @@ CHAT = _table(
     "return_timing",
     inert="user metadata safety_identifier prompt_cache_key prompt_cache_options "
     "prompt_cache_retention prediction",
-    refused="function_call functions moderation web_search_options",
+    refused="moderation web_search_options",
+    function_call=_retired("send tool_choice"),
+    functions=_retired("send tools"),
     service_tier=_refused_unless(b'"auto"', b'"default"'),
     store=_refused_unless(b"false"),
     verbosity=_refused_unless(b'"medium"'),

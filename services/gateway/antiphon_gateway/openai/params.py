@@ -9,14 +9,36 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, replacement in (
         (r"^chat$", "messages"),
         (r"^chat\.template_kwargs_json", "chat_template_kwargs"),
+        (r"^chat\.thinking_budget", "thinking_token_budget"),
+        (r"^chat\.tool_choice\.mode", "tool_choice"),
+        (r"^chat\.tool_choice\.name", "tool_choice.function.name"),
+        (
+            r"^chat\.tool_choice\.allowed(\[\d+\])",
+            r"tool_choice.allowed_tools.tools\1.function.name",
+        ),
+        (r"^chat\.tool_choice\.allowed", "tool_choice.allowed_tools.tools"),
+        (r"^chat\.tool_choice\.single_call", "parallel_tool_calls"),
+        (r"^chat\.(tools\[\d+\])\.parameters_json", r"\1.function.parameters"),
+        (r"^chat\.(tools\[\d+\])\.", r"\1.function."),
+        (r"^chat\.(messages\[\d+\]\.tool_calls\[\d+\])\.name", r"\1.function.name"),
+        (
+            r"^chat\.(messages\[\d+\]\.tool_calls\[\d+\])\.arguments_json",
+            r"\1.function.arguments",
+        ),
+        (r"^chat\.(messages\[\d+\])\.reasoning$", r"\1.reasoning_content"),
+        (r"^chat\.(messages\[\d+\])\.parts", r"\1.content"),
         (r"^chat\.", ""),
-        (r"^(messages\[\d+\])\.parts", r"\1.content"),
         (r"^sampling\.", ""),
         (r"^stop\.strings", "stop"),
         (r"^stop\.token_ids", "stop_token_ids"),
         (r"^stop\.", ""),
         (r"^output\.", ""),
         (r"^choice_count", "n"),
+        (r"^constraint\.json_schema", "response_format.json_schema.schema"),
+        (r"^constraint\.strict", "response_format.json_schema.strict"),
+        (r"^constraint\.ebnf", "grammar"),
+        (r"^constraint\.choice\.values", "choice"),
+        (r"^constraint\.(regex|choice)", r"\1"),
         (r"^constraint\b.*", "response_format"),
         (r"^tokens\.ids", "prompt"),
         (r"^inputs", "input"),
@@ -26,6 +48,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^config\.", ""),
     )
 )
+_CHAT_ROUTE = "/v1/chat/completions"
 _TEXT_PARAMS = {"/v1/audio/speech": "input"}
 _UPLOAD_ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations")
 
@@ -39,6 +62,8 @@ def request_param(field: str, route: str) -> str:
     """
     if field == "text":
         return _TEXT_PARAMS.get(route, "prompt")
+    if field == "output.logprobs" and route == _CHAT_ROUTE:
+        return "top_logprobs"
     for pattern, replacement in _RULES:
         field = pattern.sub(replacement, field)
     return "file" if field == "audio" and route in _UPLOAD_ROUTES else field

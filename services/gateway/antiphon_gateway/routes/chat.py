@@ -22,6 +22,7 @@ from antiphon_gateway.routes.common import (
     gateway_of,
     model_name,
     new_id,
+    note_headers,
     now,
     read_request,
     stream_generation,
@@ -49,7 +50,7 @@ class ChatCompletions:
                 gateway.backends.llm.generate(generate) as events,
             ):
                 accepted = await first_event(events)
-                await writer.start(headers)
+                await writer.start([*headers, *note_headers([accepted])])
                 frames = _frames(request, accepted, generate.choice_count)
                 await writer.write(frames.roles())
                 await stream_generation(writer, events, frames, _report(request))
@@ -62,6 +63,7 @@ class ChatCompletions:
             completion = _completion(request, accepted, collected)
             if spoken is not None:
                 await speak_answers(completion, spoken, gateway.backends)
+        headers = [*headers, *note_headers([accepted])]
         await send_response(send, 200, output.encode(completion), headers=headers)
 
 
@@ -112,7 +114,7 @@ def _message(choice: CollectedChoice) -> output.Message:
     text = choice.text
     reasoning = "".join(choice.reasoning) or UNSET
     calls = [
-        output.ToolCall(call_id, output.FunctionCall(name, arguments))
+        output.ToolCall(id=call_id, function=output.FunctionCall(name, arguments))
         for _, (call_id, name, arguments) in sorted(choice.calls.items())
     ]
     return output.Message(

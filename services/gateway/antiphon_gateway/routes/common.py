@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -30,7 +30,7 @@ from antiphon_gateway.openai.common import (
     timing_of,
     usage_of,
 )
-from antiphon_gateway.openai.decode import decode_body
+from antiphon_gateway.openai.decode import decode_body, header_text
 from antiphon_gateway.openai.errors import ErrorBody, error_object
 from antiphon_gateway.openai.fields import Policies
 from antiphon_gateway.sse import DONE, ReadAhead, StreamWriter
@@ -74,6 +74,12 @@ def model_name(model: str | None, lora: str | None) -> str:
     if not lora:
         return model or ""
     return f"{model}:{lora}" if model else lora
+
+
+def note_headers(accepted: Sequence[Accepted]) -> list[tuple[bytes, bytes]]:
+    """The header that tells what the service took but weakens, each note once; none without."""
+    notes = dict.fromkeys(note for admission in accepted for note in admission.notes)
+    return [(b"x-antiphon-notes", header_text("; ".join(notes)))] if notes else []
 
 
 def new_id(prefix: str) -> str:

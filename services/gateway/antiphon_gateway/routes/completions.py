@@ -23,6 +23,7 @@ from antiphon_gateway.routes.common import (
     gateway_of,
     model_name,
     new_id,
+    note_headers,
     now,
     read_request,
     stream_generation,
@@ -51,6 +52,7 @@ class Completions:
             async with Generations(llm, requests) as generations:
                 accepted = await generations.admitted()
                 _check_prompt_logprobs(requests, accepted)
+                headers = [*headers, *note_headers(accepted)]
                 if request.stream:
                     frames = _frames(request, accepted[0], len(requests))
                     await writer.start(headers)
