@@ -28,7 +28,7 @@ ROWS, QUEUED, TENANTS = 256, 2000, 8
 STEP_TOKENS, CHUNK, ENTRY_TOKENS = 4096, 2048, 16
 PROMPT, OUTPUT, PREFIXES, PREFIX_TOKENS = 512, 256, 16, 256
 STEPS, ROUNDS = 2000, 4
-_SAMPLER = SamplerRow(Sampling(), choice=0, prompt_ids=[1], end_ids=[])
+_SAMPLER = SamplerRow(Sampling(), choice=0, prompt_ids=[1], end_ids=[], vocabulary=8)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,8 @@ class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
     """Reasoning tokens after which the block is closed by force; -1 is no bound."""
     transition_ids: list[int] = []
     """Forced before ``end_ids`` at the budget."""
+    opener_ids: list[int] = []
+    """Ids that close the block and begin the answer, as a tool call's opening marker may."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.messages import Sampling
 from antiphon_llm.sampler.row import SamplerRow
 
-SAMPLER = SamplerRow(Sampling(), choice=0, prompt_ids=[1], end_ids=[])
+SAMPLER = SamplerRow(Sampling(), choice=0, prompt_ids=[1], end_ids=[], vocabulary=8)
 
 
 def make_request(

@@ -49,7 +49,11 @@ class Ahead:
 
 def live(slot: int, prompt: tuple[int, ...] = (1, 2, 2, 9), **fields: Any) -> Live:
     sampler = SamplerRow(
-        Sampling(**fields), choice=slot % 2, prompt_ids=list(prompt), end_ids=[END]
+        Sampling(**fields),
+        choice=slot % 2,
+        prompt_ids=list(prompt),
+        end_ids=[END],
+        vocabulary=VOCABULARY,
     )
     return Live(sampler, slot, list(prompt), len(prompt))
 

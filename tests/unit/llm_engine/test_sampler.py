@@ -32,8 +32,12 @@ from hypothesis.extra import numpy as hnp
 END = 3
 
 
-def row(prompt: tuple[int, ...] = (1, 2), choice: int = 0, **fields: Any) -> SamplerRow:
-    return SamplerRow(Sampling(**fields), choice=choice, prompt_ids=prompt, end_ids=[END])
+def row(
+    prompt: tuple[int, ...] = (1, 2), choice: int = 0, vocabulary: int = 8, **fields: Any
+) -> SamplerRow:
+    return SamplerRow(
+        Sampling(**fields), choice=choice, prompt_ids=prompt, end_ids=[END], vocabulary=vocabulary
+    )
 
 
 def random_logits(seed: int, rows: int, vocabulary: int) -> np.ndarray:
@@ -327,6 +331,10 @@ class TestLogprobs:
         assert silent.top is None and math.isnan(silent.logprob)
 
 
+def adjusted(sampler: SamplerRow, logits: np.ndarray) -> np.ndarray:
+    return sampler.adjusted(logits, window=sampler.window(()))
+
+
 def test_rewinding_forgets_drawn_tokens_and_nothing_else() -> None:
     """A draw that was dropped leaves no trace in penalties or in the count of outputs."""
     fields: dict[str, Any] = {
@@ -334,18 +342,18 @@ def test_rewinding_forgets_drawn_tokens_and_nothing_else() -> None:
         "min_tokens": 3,
     }  # fmt: skip
     logits = np.linspace(-1.0, 1.0, 48, dtype=np.float32)
-    fresh, rewound = row(prompt=(1, 2, 2), **fields), row(prompt=(1, 2, 2), **fields)
+    fresh = row(prompt=(1, 2, 2), vocabulary=48, **fields)
+    rewound = row(prompt=(1, 2, 2), vocabulary=48, **fields)
     for token in (5, 2, 5):
         fresh.advance(token)
         rewound.advance(token)
-    before = fresh.adjusted(logits)
+    before = adjusted(fresh, logits)
     for tokens in ((5,), (9,), (2, 9, 9)):
         for token in tokens:
             rewound.advance(token)
-        assert not np.array_equal(rewound.adjusted(logits), before)
+        assert not np.array_equal(adjusted(rewound, logits), before)
         rewound.rewind(3)
-        assert np.array_equal(rewound.adjusted(logits), before)
+        assert np.array_equal(adjusted(rewound, logits), before)
     rewound.rewind(0)
-    assert np.array_equal(
-        rewound.adjusted(logits), row(prompt=(1, 2, 2), **fields).adjusted(logits)
-    )
+    new = row(prompt=(1, 2, 2), vocabulary=48, **fields)
+    assert np.array_equal(adjusted(rewound, logits), adjusted(new, logits))

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 UNIT = 4
 CONTEXT = 40
 MODULUS = 1_000_003
-SAMPLER = SamplerRow(Sampling(), choice=0, prompt_ids=[1], end_ids=[])
+SAMPLER = SamplerRow(Sampling(), choice=0, prompt_ids=[1], end_ids=[], vocabulary=8)
 TENANTS = ("", "a", "b")
 ADAPTERS = ("", "x")
 STEMS = tuple(tuple(random.Random(stem).choices(range(50), k=CONTEXT)) for stem in range(3))

@@ -196,6 +196,7 @@ class Intake:
             choice=message.choice,
             prompt_ids=message.prompt_ids,
             end_ids=[token for token in stop_ids if 0 <= token < self._served.vocab_size],
+            vocabulary=self._served.vocab_size,
         )
         return request
 

@@ -1,8 +1,9 @@
 """The one draw: every generated token comes from here.
 
 Raw logits, penalties, bias, processors, temperature, top_k, top_p, min_p, then
-``argmax(l + s g)`` with the lowest id winning ties. Rows are treated one by one; only the
-noise words of filtered rows are computed together, which cannot change a value.
+``argmax(l + s g)`` with the lowest id winning ties. A row draws the positions of a window of
+1 + K tokens; plain decoding is a window of one. Rows are treated one by one, so neither the
+batch nor the window can change a value.
 """
 
 from __future__ import annotations
@@ -26,65 +27,115 @@ _SPARSE_IDS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one row drew. ``error`` is set, and the token void, where no token was possible."""
+    """What one row drew at one position.
+
+    ``error`` is set, and the token void, where no token was possible; ``reason`` is then an
+    ErrorReason name without prefix.
+    """
 
     token: int
     logprob: float = float("nan")
     top: TopLogprobs | None = None
     error: str = ""
+    reason: str = ""
+
+
+NAN_LOGITS = Draw(-1, error="the model produced NaN logits for this request", reason="NAN_LOGITS")
+NO_VALID_TOKEN = Draw(
+    -1,
+    error="every token was ruled out: no finite logit is left for this request",
+    reason="NO_VALID_TOKEN",
+)
+INFINITE_LOGITS = Draw(
+    -1, error="the model produced infinite logits for this request", reason="BAD_LOGITS"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawRow:
+    """A row whose window is drawn.
+
+    Attributes:
+        sampler: state of the request, moved to what was drawn before.
+        position: absolute position of the first token drawn.
+        drafts: K proposed tokens; -1 from where there are none, never accepted.
+    """
+
+    sampler: SamplerRow
+    position: int
+    drafts: Sequence[int] = ()
+
+
+def draw_windows(logits: np.ndarray, rows: Sequence[DrawRow]) -> list[list[Draw]]:
+    """Draws each row's window up to the first token that differs from its draft.
+
+    Position p is drawn as if the drafts before it were output; behind a draft that was not
+    drawn no position can be reached. So n drafts are accepted where n + 1 tokens come back,
+    and the tokens are those of plain decoding (match acceptance).
+
+    Args:
+        logits: fp32 (N, V), left unchanged; the 1 + K positions of each row one behind another,
+            N their number.
+        rows: in the order of their logits. No state is moved: advance each by what it drew.
+    """
+    result = []
+    first = 0
+    for row in rows:
+        width = 1 + len(row.drafts)
+        result.append(_window(logits[first : first + width], row))
+        first += width
+    return result
 
 
 def draw(logits: np.ndarray, rows: Sequence[SamplerRow], positions: Sequence[int]) -> list[Draw]:
-    """Draws one token for each row.
-
-    ``logits`` is fp32 (R, V), left unchanged; ``positions`` are the absolute positions of the
-    tokens being drawn.
-    """
-    tokens: list[int] = [-1] * len(rows)
-    errors: list[str] = [""] * len(rows)
-    sparse: list[tuple[int, np.ndarray, np.ndarray]] = []
-    sources: list[tuple[NoiseKey, np.ndarray]] = []
-    for index, (row, position) in enumerate(zip(rows, positions, strict=True)):
-        scores = row.adjusted(logits[index])
-        best = int(scores.argmax())
-        highest = float(scores[best])
-        if not math.isfinite(highest):
-            errors[index] = _describe(highest)
-            continue
-        if not row.noisy:
-            # The best logit survives every filter, so none needs to run.
-            tokens[index] = best
-            continue
-        ids = surviving_ids(scores, top_k=row.top_k, top_p=row.top_p, min_p=row.min_p)
-        if ids is not None and len(ids) == 1:
-            tokens[index] = best
-        elif (len(scores) if ids is None else len(ids)) > _SPARSE_IDS:
-            noise = gumbel_noise_all(row.noise_key(position), len(scores))
-            noise += scores
-            tokens[index] = int(noise.argmax() if ids is None else ids[noise[ids].argmax()])
-        else:
-            ids = np.arange(len(scores)) if ids is None else ids
-            sparse.append((index, ids, scores[ids]))
-            sources.append((row.noise_key(position), ids))
-    if sparse:
-        for (index, ids, scores), noise in zip(sparse, gumbel_noise(sources), strict=True):
-            tokens[index] = int(ids[(scores + noise).argmax()])
-    return [
-        _scored(logits[index], row, token, error)
-        for index, (row, token, error) in enumerate(zip(rows, tokens, errors, strict=True))
-    ]
+    """Draws one token for each row: windows of one, see ``draw_windows``."""
+    windows = [DrawRow(row, position) for row, position in zip(rows, positions, strict=True)]
+    return [drawn for (drawn,) in draw_windows(logits, windows)]
 
 
-def _scored(raw: np.ndarray, row: SamplerRow, token: int, error: str) -> Draw:
-    if error or row.logprobs < 0:
-        return Draw(token, error=error)
+def _window(logits: np.ndarray, row: DrawRow) -> list[Draw]:
+    sampler, drafts = row.sampler, row.drafts
+    rules = sampler.window(drafts) if sampler.constrained else None
+    drawn: list[Draw] = []
+    for place in range(len(drafts) + 1):
+        scores = sampler.adjusted(logits[place], ahead=drafts[:place], window=rules)
+        drawn.append(_draw(logits[place], scores, sampler, row.position + place))
+        if place == len(drafts) or drawn[-1].error or drawn[-1].token != drafts[place]:
+            break
+    return drawn
+
+
+def _draw(raw: np.ndarray, scores: np.ndarray, row: SamplerRow, position: int) -> Draw:
+    best = int(scores.argmax())
+    highest = float(scores[best])
+    if not math.isfinite(highest):
+        return _failed(highest)
+    token = best if not row.noisy else _noisy(scores, row, position)
+    if row.logprobs < 0:
+        return Draw(token)
     normaliser = log_normaliser(raw)
     return Draw(token, float(raw[token]) - normaliser, top_logprobs(raw, row.logprobs, normaliser))
 
 
-def _describe(maximum: float) -> str:
-    if math.isnan(maximum):
-        return "the model produced NaN logits for this request"
-    if maximum < 0:
-        return "every token was ruled out: no finite logit is left for this request"
-    return "the model produced infinite logits for this request"
+def _noisy(scores: np.ndarray, row: SamplerRow, position: int) -> int:
+    """The id whose score and noise sum up highest among those that the filters keep."""
+    source = row.noise_key(position)
+    ids = surviving_ids(scores, top_k=row.top_k, top_p=row.top_p, min_p=row.min_p)
+    if ids is not None and len(ids) == 1:
+        return int(ids[0])
+    if ids is None or len(ids) > _SPARSE_IDS:
+        noise = gumbel_noise_all(source, len(scores))
+        noise += scores
+        return int(noise.argmax() if ids is None else ids[noise[ids].argmax()])
+    return int(ids[(scores[ids] + _noise_at(source, ids)).argmax()])
+
+
+def _noise_at(source: NoiseKey, ids: np.ndarray) -> np.ndarray:
+    (noise,) = gumbel_noise([(source, ids)])
+    return noise
+
+
+def _failed(highest: float) -> Draw:
+    if math.isnan(highest):
+        return NAN_LOGITS
+    return NO_VALID_TOKEN if highest < 0 else INFINITE_LOGITS
