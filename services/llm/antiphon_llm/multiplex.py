@@ -109,6 +109,11 @@ class Multiplexer:
                 reason="STREAM_PROTOCOL",
                 field="start.stream_id",
             )
+        if len(message.request_id) > STREAM_ID_LENGTH:
+            raise InvalidArgument(
+                f"start.request_id must have at most {STREAM_ID_LENGTH} characters",
+                field="start.request_id",
+            )
         if stream_id in self._live:
             raise InvalidArgument(
                 f"start.stream_id {stream_id!r} is already used on this stream",

@@ -139,12 +139,14 @@ async def test_scope_of_each_request_reaches_the_engine(llm: LlmBench) -> None:
         tokens(COUNT, stop=limit(2)),
         timeout=Duration(seconds=9),
         tenant="acme",
+        request_id="req-7",
         traceparent="00-" + "a" * 32 + "-" + "b" * 16 + "-01",
         batch=True,
     )
     await run(llm, request)
     submit = llm.seen(Submit)[0]
     assert (submit.tenant, submit.interactive) == ("acme", False)
+    assert submit.request_id.startswith("req-7")
     assert submit.trace.startswith("00-aaaa")
     assert 0 < submit.deadline - time.time() < 10
 
@@ -154,6 +156,7 @@ async def test_scope_of_each_request_reaches_the_engine(llm: LlmBench) -> None:
     [
         ([start("", tokens(COUNT))], "start.stream_id"),
         ([start("x" * 129, tokens(COUNT))], "start.stream_id"),
+        ([start("a", tokens(COUNT), request_id="x" * 129)], "start.request_id"),
         ([start("a", tokens(HOLD)), start("a", tokens(HOLD))], "start.stream_id"),
         ([generate_pb2.GenerateManyRequest()], "action"),
     ],

@@ -322,20 +322,22 @@ class GenerateManyRequest(_message.Message):
     def __init__(self, start: _Optional[_Union[StartGenerate, _Mapping]] = ..., cancel: _Optional[_Union[CancelGenerate, _Mapping]] = ...) -> None: ...
 
 class StartGenerate(_message.Message):
-    __slots__ = ("stream_id", "request", "timeout", "traceparent", "tenant", "batch")
+    __slots__ = ("stream_id", "request", "timeout", "traceparent", "tenant", "batch", "request_id")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     stream_id: str
     request: GenerateRequest
     timeout: _duration_pb2.Duration
     traceparent: str
     tenant: str
     batch: bool
-    def __init__(self, stream_id: _Optional[str] = ..., request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., traceparent: _Optional[str] = ..., tenant: _Optional[str] = ..., batch: _Optional[bool] = ...) -> None: ...
+    request_id: str
+    def __init__(self, stream_id: _Optional[str] = ..., request: _Optional[_Union[GenerateRequest, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., traceparent: _Optional[str] = ..., tenant: _Optional[str] = ..., batch: _Optional[bool] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class CancelGenerate(_message.Message):
     __slots__ = ("stream_id",)
