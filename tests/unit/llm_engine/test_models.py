@@ -11,13 +11,14 @@ from typing import Any
 import antiphon_kernels
 import pytest
 import torch
-from antiphon_llm.engine.batch import BatchBuilder
+from antiphon_llm.engine.batch import BatchBuilder, StepBatch
 from antiphon_llm.engine.plan import StepPlan
 from antiphon_llm.engine.request import Request, State, Timings
 from antiphon_llm.engine.runner import LayerCache
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.pool import KvPool
+from antiphon_llm.models.block import WantedRows
 from antiphon_llm.models.config_reader import IRRELEVANT, ConfigReader, UnsupportedConfig
 from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import FAMILIES, build_model
@@ -147,18 +148,46 @@ class Feeder:
 
     def feed(self, parts: list[tuple[Request, int]]) -> list[torch.Tensor]:
         """Logits (n, V) of each part's tokens."""
+        logits = self._feed(parts, None)
+        return list(logits.split([count for _, count in parts]))
+
+    def feed_for(self, parts: list[tuple[Request, int, int]]) -> torch.Tensor:
+        """Logits (R, V) of the last tokens of each part alone, as many as it says."""
+        return self._feed([(request, count) for request, count, _ in parts], [n for *_, n in parts])
+
+    def _feed(self, parts: list[tuple[Request, int]], read: list[int] | None) -> torch.Tensor:
         plan = StepPlan()
         for request, count in parts:
             plan.add(request, count)
             self._tables.extend(request.row, request.written + count)
         with torch.inference_mode():
             batch = self._builder.build(plan)
-            hidden = self._model.forward(batch.input_ids, batch.positions, batch, self._views)
+            wanted = None if read is None else last_tokens(batch, read)
+            hidden = self._model.forward(
+                batch.input_ids, batch.positions, batch, self._views, wanted=wanted
+            )
             out = torch.full((len(hidden), self._model.vocab_size), float("nan"))
-            logits = self._model.head(hidden, out)
+            logits = self._model.head(hidden, out) if len(hidden) else out
         for request, count in parts:
             request.written += count
-        return list(logits.split([count for _, count in parts]))
+        return logits
+
+
+def last_tokens(batch: StepBatch, read: list[int]) -> WantedRows:
+    """The last tokens of each row as a batch of their own, so many of each."""
+    rows = torch.tensor([row for row, count in enumerate(read) if count], dtype=torch.int64)
+    ends = batch.query_start[1:].tolist()
+    tokens = [end - n + i for end, n in zip(ends, read, strict=True) for i in range(n)]
+    counts = torch.tensor([0, *(count for count in read if count)])
+    return WantedRows(
+        tokens=torch.tensor(tokens, dtype=torch.int64),
+        query_start=counts.cumsum(0).int(),
+        context_len=batch.context_len[rows],
+        block_table=batch.block_table[rows],
+        block_tokens=batch.block_tokens,
+        max_query=max(read),
+        max_context=batch.max_context,
+    )
 
 
 def logits_in_chunks(model: Decoder, tokens: list[int], chunk: int) -> torch.Tensor:
@@ -230,6 +259,21 @@ def test_neighbours_do_not_change_a_row(built: Built) -> None:
     middle = feeder.feed([*((other, other.pending) for other in others[:3]), (mine, 1)])[-1]
     last = feeder.feed([(others[3], 5), (mine, mine.pending), (others[4], 1)])[1]
     assert_same_row_results(torch.cat((first, middle, last)), alone)
+
+
+def test_a_step_computes_its_last_layer_for_the_wanted_tokens_alone(built: Built) -> None:
+    """Unread tokens leave their keys and values, as the step after shows."""
+    whole = logits_in_chunks(built.ours, built.prompt, PROMPT_TOKENS)
+    feeder = Feeder(built.ours)
+    first, second = feeder.open("first", built.prompt), feeder.open("second", built.prompt[:40])
+    assert built.ours.prunes(PROMPT_TOKENS, 1) and not built.ours.prunes(64, 1)
+    logits = feeder.feed_for([(first, 50, 1), (second, 40, 3)])
+    assert_same_row_results(logits, torch.cat((whole[49:50], whole[37:40])))
+    third, fourth = feeder.open("third", built.prompt), feeder.open("fourth", built.prompt)
+    logits = feeder.feed_for([(third, 60, 0), (fourth, 30, 0)])
+    assert logits.shape == (0, SHAPE["vocab_size"])
+    rest = feeder.feed([(first, 17), (third, 7), (fourth, 37)])
+    assert_same_row_results(torch.cat(rest), torch.cat((whole[50:], whole[60:], whole[30:])))
 
 
 def test_attention_softcap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,11 @@ class Request:
             self.pooled.total = None
 
     @property
+    def reads_prompt(self) -> bool:
+        """Whether hidden states of its prompt are read that no draw needs."""
+        return self.pooled is not None or self.prompt_logprobs >= 0
+
+    @property
     def length(self) -> int:
         """Tokens of the sequence, those not committed yet included."""
         return len(self.tokens) + self.ahead

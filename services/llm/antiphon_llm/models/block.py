@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
@@ -19,8 +20,8 @@ from .workspace import LayerViews
 _ACTIVATIONS = {"silu": silu_mul, "gelu_tanh": gelu_tanh_mul}
 
 
-class AttentionMeta(Protocol):
-    """What attention reads of a step; see StepBatch for shapes."""
+class AttendedRows(Protocol):
+    """Rows whose queries attend; see StepBatch for shapes."""
 
     @property
     def query_start(self) -> torch.Tensor: ...
@@ -29,13 +30,36 @@ class AttentionMeta(Protocol):
     @property
     def block_table(self) -> torch.Tensor: ...
     @property
-    def write_slot(self) -> torch.Tensor: ...
-    @property
     def block_tokens(self) -> int: ...
     @property
     def max_query(self) -> int: ...
     @property
     def max_context(self) -> int: ...
+
+
+class AttentionMeta(AttendedRows, Protocol):
+    """What attention reads of a step."""
+
+    @property
+    def write_slot(self) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """The rows of a step whose last layer's output somebody reads, and their tokens.
+
+    Attributes:
+        tokens: int64 (R), their place among the step's tokens, row by row; the last tokens of
+            each row.
+    """
+
+    tokens: torch.Tensor
+    query_start: torch.Tensor
+    context_len: torch.Tensor
+    block_table: torch.Tensor
+    block_tokens: int
+    max_query: int
+    max_context: int
 
 
 class CacheView(Protocol):
@@ -95,26 +119,40 @@ class Block:
         """The products in their order."""
         return self._qkv, self._output, self._gate_up, self._down
 
-    def attention(
+    def store_keys_values(
         self,
         positions: torch.Tensor,
         meta: AttentionMeta,
         view: CacheView,
         work: LayerViews,
         apart: bool,
-    ) -> bool:
-        """Adds attention's contribution; whether it lies apart, as ``apart`` says of the one
-        before."""
-        layer = self.layer
+    ) -> None:
+        """Leaves the tokens' queries in ``work``, their keys and values in ``view``, and the
+        residual stream whole; ``apart`` says whether part of it lies in ``work.update``."""
         _project(self._qkv, self._attention_norm, work, apart, work.qkv)
+        self.store(positions, meta.write_slot, view, work)
+
+    @property
+    def attention_norm(self) -> RMSNorm:
+        """The norm before attention."""
+        return self._attention_norm
+
+    def project(self, x: torch.Tensor, work: LayerViews) -> None:
+        """q, k and v of inputs (N, in_features) that the caller has normalised."""
+        self._qkv(x, work.qkv)
+
+    def store(
+        self, positions: torch.Tensor, write_slot: torch.Tensor, view: CacheView, work: LayerViews
+    ) -> None:
+        """Turns the projected q and k to their positions; keys and values go to the cache."""
         query_norm, key_norm = self._query_norm, self._key_norm
         qk_rope_store(
             work.qkv,
             view.keys,
             view.values,
-            heads=layer.heads,
+            heads=self.layer.heads,
             positions=positions,
-            write_slot=meta.write_slot,
+            write_slot=write_slot,
             cos=self._rope.cos,
             sin=self._rope.sin,
             q_weight=None if query_norm is None else query_norm.weight,
@@ -122,26 +160,31 @@ class Block:
             eps=0.0 if query_norm is None else query_norm.eps,
             plus_one=query_norm is not None and query_norm.plus_one,
         )
+
+    def attend(self, rows: AttendedRows, view: CacheView, work: LayerViews) -> bool:
+        """Adds attention's contribution for the queries in ``work``; whether it lies apart."""
+        layer = self.layer
         paged_attention(
             work.queries,
             view.keys,
             view.values,
-            query_start=meta.query_start,
-            context_len=meta.context_len,
-            block_table=meta.block_table,
-            block_tokens=meta.block_tokens,
+            query_start=rows.query_start,
+            context_len=rows.context_len,
+            block_table=rows.block_table,
+            block_tokens=rows.block_tokens,
             scale=layer.scale,
             window=layer.window,
             softcap=layer.softcap,
-            max_query=meta.max_query,
-            max_context=meta.max_context,
+            max_query=rows.max_query,
+            max_context=rows.max_context,
             workspace=self._attention_workspace,
             out=work.mixed,
         )
         return _add(self._output, work.mixed_rows, self._attention_output_norm, work)
 
     def feed_forward(self, work: LayerViews, apart: bool) -> bool:
-        """Adds the feed-forward contribution; as ``attention``."""
+        """Adds the feed-forward contribution; whether it lies apart, as ``apart`` says of what
+        came before."""
         rows = work.hidden.shape[0]
         if not apart and self._gate_up.folds(rows, norm=True, gate=True):
             self._gate_up.folded(

@@ -13,17 +13,18 @@ import torch
 from antiphon_core.logs import get_logger
 from antiphon_kernels.paged_attention import decode_queries, new_workspace
 from antiphon_nn.graph_ability import GraphAbility, common_ability
-from antiphon_nn.layers import DenseEmbedding, DenseLinear, Projection
+from antiphon_nn.layers import DenseEmbedding, DenseLinear, Embedding, Projection, RMSNorm
 from antiphon_nn.rotary import RopeSettings, RotaryEmbedding
 
 from antiphon_llm.kvcache.fields import FieldSpec
 from antiphon_llm.kvcache.row_map import RowMap
 
-from .block import AttentionMeta, Block, CacheView, normed
+from .block import AttentionMeta, Block, CacheView, WantedRows, normed
 from .config_reader import UnsupportedConfig
 from .loader import Loader
 from .programs import DecodePrograms
 from .spec import DecoderSpec, LayerSpec
+from .taps import HiddenTaps
 from .workspace import FIXED_TOKENS, LayerViews, Workspace
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Decoder:
         )
         self.workspace = Workspace(spec, device=self.device, dtype=dtype, fixed_tokens=fixed_tokens)
         self.programs = DecodePrograms(enabled=self.packed)
+        self._taps: HiddenTaps | None = None
         self._final_norm = load.norm("model.norm")
         self._head, self.tied_head = self._load_head(load, checkpoint)
         checkpoint.check_coverage(IGNORED_TENSORS)
@@ -116,6 +118,46 @@ class Decoder:
         """What one KV entry holds: keys and values of each built layer, of its own geometry."""
         return self.kv_rows.fields(entry_tokens, self.dtype)
 
+    @property
+    def embedding(self) -> Embedding | DenseEmbedding:
+        """The token embeddings, which a drafter may share."""
+        return self._embedding
+
+    @property
+    def final_norm(self) -> RMSNorm:
+        """The norm between the last layer and the head."""
+        return self._final_norm
+
+    def tap(self, layers: Sequence[int]) -> HiddenTaps:
+        """Has every further forward keep the residual stream behind these layers, of all its
+        tokens; with no layer, of the last alone, which costs nothing.
+
+        Raises ValueError for a layer that the model does not have.
+        """
+        unknown = sorted(set(layers) - set(range(len(self._blocks))))
+        if unknown:
+            raise ValueError(
+                f"layers {unknown} cannot be tapped; the model has 0 to {len(self._blocks) - 1}"
+            )
+        self._taps = HiddenTaps(
+            layers,
+            hidden_size=self.spec.hidden_size,
+            packed=self.packed,
+            fixed_tokens=self.fixed_tokens,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        return self._taps
+
+    def residual(self, tokens: int) -> torch.Tensor:
+        """(N, H) of the last forward, which fed N tokens, before the final norm; valid until the
+        next. It is the residual stream itself: nothing is computed for it."""
+        return self.workspace.views(tokens).hidden
+
+    def tapped(self, tokens: int) -> dict[int, torch.Tensor]:
+        """(N, H) by tapped layer, of the last forward; valid until the next."""
+        return {} if self._taps is None else self._taps.views(tokens)
+
     def forward(
         self,
         ids: torch.Tensor,
@@ -123,17 +165,25 @@ class Decoder:
         meta: AttentionMeta,
         views: Sequence[CacheView],
         drawn: torch.Tensor | None = None,
+        wanted: WantedRows | None = None,
     ) -> torch.Tensor:
         """Final hidden states (N, H) of token ids (N) at absolute positions (N), int32.
 
         They are workspace of the decoder, valid until the next call. Stores the tokens' keys
         and values in ``views``, one per layer. An id ``-1 - r`` stands for ``drawn[r]``, int32.
+
+        With ``wanted`` the result is (R, H), of those tokens alone: the others' part in the
+        last layer ends with their keys and values. Only for steps where :meth:`prunes`.
         """
         work = self.workspace.views(ids.shape[0])
         self._embedding(ids, work.hidden, drawn)
+        if wanted is not None:
+            return self._run_wanted(positions, meta, views, work, wanted)
         self.programs.run(
             positions, meta, views, lambda: self._run_blocks(positions, meta, views, work)
         )
+        if self._taps is not None:
+            self._taps.join(ids.shape[0])
         return work.normed
 
     def _run_blocks(
@@ -149,10 +199,44 @@ class Decoder:
         norm joins it, unless its product has added it already.
         """
         apart = False
-        for block, view in zip(self._blocks, views, strict=True):
-            apart = block.attention(positions, meta, view, work, apart)
-            apart = block.feed_forward(work, apart)
+        for index, (block, view) in enumerate(zip(self._blocks, views, strict=True)):
+            block.store_keys_values(positions, meta, view, work, apart)
+            apart = block.feed_forward(work, block.attend(meta, view, work))
+            if self._taps is not None:
+                self._taps.keep(index, work, apart)
         normed(self._final_norm, work, apart)
+
+    def prunes(self, tokens: int, wanted: int) -> bool:
+        """Whether a step of so many tokens can leave out what only its unread ones need.
+
+        The wanted ones move to the fixed part of the workspace, the step must lie elsewhere.
+        Taps read all tokens.
+        """
+        return self._taps is None and wanted <= self.fixed_tokens < tokens
+
+    def _run_wanted(
+        self,
+        positions: torch.Tensor,
+        meta: AttentionMeta,
+        views: Sequence[CacheView],
+        work: LayerViews,
+        wanted: WantedRows,
+    ) -> torch.Tensor:
+        """As ``_run_blocks``, with the last layer's output for the wanted tokens alone."""
+        apart = False
+        last, last_view = self._blocks[-1], views[-1]
+        for block, view in zip(self._blocks[:-1], views[:-1], strict=True):
+            block.store_keys_values(positions, meta, view, work, apart)
+            apart = block.feed_forward(work, block.attend(meta, view, work))
+        last.store_keys_values(positions, meta, last_view, work, apart)
+        count = wanted.tokens.shape[0]
+        few = self.workspace.views(count)
+        if count:
+            torch.index_select(work.qkv, 0, wanted.tokens, out=few.qkv)
+            torch.index_select(work.hidden, 0, wanted.tokens, out=few.hidden)
+            apart = last.feed_forward(few, last.attend(wanted, last_view, few))
+            normed(self._final_norm, few, apart)
+        return few.normed
 
     def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """fp32 logits (R, V) of hidden rows (R, H), written to ``out`` and returned."""

@@ -10,6 +10,7 @@ from antiphon_llm.engine.batch import StepBatch, fill_row
 from antiphon_llm.engine.plan import PlannedRow, StepClass
 from antiphon_llm.engine.uploads import UploadGroup
 from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.models.block import WantedRows
 
 from .tables import DeviceTables
 
@@ -38,8 +39,12 @@ class PrefillPath:
             "context_len": torch.zeros(max_rows, **ints),
             "table_row": torch.zeros(max_rows, **longs),
             "sample_index": torch.zeros(max_rows, **longs),
+            "sample_context": torch.zeros(max_rows, **ints),
+            "sample_table_row": torch.zeros(max_rows, **longs),
         }
         self._block_table = torch.zeros((max_rows, width), **ints)
+        self._sample_table = torch.zeros((max_rows, width), **ints)
+        self._sample_start = torch.arange(max_rows + 1, **ints)
 
     def prepare(self, rows: Sequence[PlannedRow], *, uploads: UploadGroup) -> StepBatch:
         """Stages the rows' metadata; its block table is filled by :meth:`gather`."""
@@ -50,6 +55,7 @@ class PrefillPath:
         query_start = uploads.take("query_start", len(rows) + 1)
         query_start[0] = end = 0
         sampled: list[int] = []
+        drawn: list[PlannedRow] = []
         for index, row in enumerate(rows):
             begin, end = end, end + row.shape.tokens
             span = slice(begin, end)
@@ -57,10 +63,13 @@ class PrefillPath:
             query_start[index + 1] = end
             if row.shape.samples:
                 sampled.append(end - 1)
+                drawn.append(row)
         contexts = [row.end for row in rows]
         uploads.take("context_len", len(rows))[:] = contexts
         uploads.take("table_row", len(rows))[:] = [row.request.row for row in rows]
         uploads.take("sample_index", len(sampled))[:] = sampled
+        uploads.take("sample_context", len(sampled))[:] = [row.end for row in drawn]
+        uploads.take("sample_table_row", len(sampled))[:] = [row.request.row for row in drawn]
         return StepBatch(
             input_ids=self.targets["input_ids"][:tokens],
             positions=self.targets["positions"][:tokens],
@@ -78,10 +87,23 @@ class PrefillPath:
 
     def gather(self, batch: StepBatch) -> None:
         """Fills the batch's block table from the device tables, in stream order."""
-        rows = batch.block_table.shape[0]
-        torch.index_select(
-            self._device_tables.tensor,
-            0,
-            self.targets["table_row"][:rows],
-            out=batch.block_table,
+        self._gather("table_row", batch.block_table)
+
+    def wanted(self, batch: StepBatch) -> WantedRows:
+        """The last token of each row that samples, as a batch of its own, after ``gather``."""
+        count = batch.sample_index.shape[0]
+        table = self._sample_table[:count]
+        self._gather("sample_table_row", table)
+        return WantedRows(
+            tokens=batch.sample_index,
+            query_start=self._sample_start[: count + 1],
+            context_len=self.targets["sample_context"][:count],
+            block_table=table,
+            block_tokens=batch.block_tokens,
+            max_query=1,
+            max_context=batch.max_context,
         )
+
+    def _gather(self, rows: str, out: torch.Tensor) -> None:
+        index = self.targets[rows][: out.shape[0]]
+        torch.index_select(self._device_tables.tensor, 0, index, out=out)

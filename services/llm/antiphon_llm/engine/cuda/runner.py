@@ -18,7 +18,7 @@ from antiphon_llm.engine.plan import PlannedRow, StepPlan
 from antiphon_llm.engine.runner import LayerCache, StepResult
 from antiphon_llm.engine.uploads import StepUploads
 from antiphon_llm.kvcache.block_table import BlockTables
-from antiphon_llm.models.block import AttentionMeta
+from antiphon_llm.models.block import AttentionMeta, WantedRows
 from antiphon_llm.sampler.device import DeviceSampler, SettingsMirror, Unfinished
 
 from .decode_path import DecodeMeta, DecodePath
@@ -58,8 +58,14 @@ class DeviceModel(Protocol):
         meta: AttentionMeta,
         views: Sequence[LayerCache],
         drawn: torch.Tensor | None = None,
+        wanted: WantedRows | None = None,
     ) -> torch.Tensor:
-        """Final hidden states (N, H); ids ``-1 - r`` stand for ``drawn[r]``."""
+        """Final hidden states (N, H), or those (R, H) of the wanted tokens alone; ids
+        ``-1 - r`` stand for ``drawn[r]``."""
+        ...
+
+    def prunes(self, tokens: int, wanted: int) -> bool:
+        """Whether a step of so many tokens may name its wanted ones."""
         ...
 
     def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -336,12 +342,22 @@ class DeviceRunner:
     ) -> None:
         """The prefill rows' forward; logits of those that complete follow the decode rows'."""
         self._prefill.gather(batch)
-        hidden = self._model.forward(batch.input_ids, batch.positions, batch, self._views)
-        flight.prompt.enqueue(rows, hidden, self._model, flight.readback)
         sampled = batch.sample_index.shape[0]
+        tokens = batch.input_ids.shape[0]
+        read = any(row.request.reads_prompt for row in rows)
+        pruned = not read and self._model.prunes(tokens, sampled)
+        hidden = self._model.forward(
+            batch.input_ids,
+            batch.positions,
+            batch,
+            self._views,
+            wanted=self._prefill.wanted(batch) if pruned else None,
+        )
+        if not pruned:
+            flight.prompt.enqueue(rows, hidden, self._model, flight.readback)
+            hidden = hidden.index_select(0, batch.sample_index)
         if sampled:
-            last = hidden.index_select(0, batch.sample_index)
-            self._model.head(last, self._logits[decode_rows : decode_rows + sampled])
+            self._model.head(hidden, self._logits[decode_rows : decode_rows + sampled])
 
     def _finish_draws(self, flight: DeviceFlight, *, redraw: bool) -> None:
         """Draws what the decode step did not, and enqueues the copy to the host.
