@@ -9,7 +9,16 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from antiphon_kernels.sample import CANDIDATES, Fault, RowSettings, Workspace, kernel, reference
+from antiphon_kernels.sample import (
+    CANDIDATES,
+    Fault,
+    Mask,
+    RowSettings,
+    Workspace,
+    kernel,
+    mask_words,
+    reference,
+)
 from antiphon_kernels.sample.arithmetic import (
     gumbel_of_words,
     mass_of,
@@ -54,6 +63,41 @@ def check(logits: torch.Tensor, settings: RowSettings) -> list[int]:
         near = abs(float(scores[token]) - best) <= NEAR * max(1.0, abs(best))
         assert token == expected or (settings.noise[index] != 0 and near), (index, token, expected)
     return tokens
+
+
+def masks(
+    rows: list[int], vocabulary: int, share: float, device: torch.device, seed: int = 0
+) -> Mask:
+    """Allows a share of the ids, and always the last one; no id is forced."""
+    generator = torch.Generator().manual_seed(seed)
+    allowed = torch.rand(len(rows), 32 * mask_words(vocabulary), generator=generator) < share
+    allowed[:, vocabulary - 1] = True
+    bits = (allowed.view(len(rows), -1, 32).long() << torch.arange(32)).sum(-1).to(torch.int32)
+    return Mask(
+        torch.tensor(rows, dtype=torch.int32, device=device),
+        bits.to(device),
+        torch.full((len(rows),), -1, dtype=torch.int32, device=device),
+    )
+
+
+def check_masked(logits: torch.Tensor, settings: RowSettings, mask: Mask) -> list[int]:
+    """As ``check`` for the mask's rows; the others' outcome must stay as it was."""
+    rows, vocabulary = logits.shape
+    out, faults = torch.full((2, rows), -7, dtype=torch.int32, device=logits.device)
+    workspace = Workspace.allocate(rows, vocabulary, logits.device)
+    kernel.sample(logits, settings, out, faults, workspace, mask)
+    assert not workspace.counters[:, 2:].any()
+    places = mask.rows.tolist()
+    others = [row for row in range(rows) if row not in places]
+    assert out[others].eq(-7).all() and faults[others].eq(-7).all()
+    assert faults[places].eq(Fault.NONE).all()
+    left = reference.masked(logits[places].float(), mask)
+    for row, values in zip(places, left, strict=True):
+        scores = reference.noisy_scores(values, [column[row] for column in settings.columns()])
+        token, best = int(out[row]), float(scores.max())
+        assert values[token] > -INF, (row, token)
+        assert float(scores[token]) >= best - NEAR * max(1.0, abs(best)), (row, token)
+    return out.tolist()
 
 
 def rows_of(settings: RowSettings, order: list[int]) -> RowSettings:
@@ -231,6 +275,50 @@ def test_tokens_follow_the_distribution(device: torch.device) -> None:
     expected = probabilities.numpy() * draws
     # 99.99 % quantile at 4 degrees of freedom.
     assert ((counts - expected) ** 2 / expected).sum() < 23.5
+
+
+@pytest.mark.parametrize("share", [0.9, 0.3, 0.002, 0.0], ids=str)
+@pytest.mark.parametrize("vocabulary", [61, 4099, 9001])
+def test_masked_rows_draw_what_their_bits_allow(
+    device: torch.device, vocabulary: int, share: float
+) -> None:
+    order = [8, 0, 3, 11, 2, 1, 9, 4]
+    logits = peaked_logits(len(MIXED), vocabulary, device, vocabulary)
+    before = logits.clone()
+    mask = masks(order, vocabulary, share, device, vocabulary)
+    check_masked(logits, settings_of(MIXED, device, vocabulary), mask)
+    assert torch.equal(logits, before)
+
+
+def test_masked_rows_whose_cut_is_searched(device: torch.device) -> None:
+    logits = peaked_logits(len(SEARCHED), 9000, device, 5)
+    for share in (0.8, 0.05):
+        mask = masks(list(range(len(SEARCHED))), 9000, share, device)
+        check_masked(logits, settings_of(SEARCHED, device, 5), mask)
+
+
+def test_a_mask_of_ones_changes_nothing(device: torch.device) -> None:
+    logits, settings = peaked_logits(len(MIXED), 4099, device), settings_of(MIXED, device)
+    mask = masks(list(range(len(MIXED))), 4099, 2.0, device)
+    assert check_masked(logits, settings, mask) == draw(logits, settings)[0]
+
+
+def test_a_forced_id_is_drawn_whatever_its_logit(device: torch.device) -> None:
+    logits = peaked_logits(6, 5000, device)
+    logits[0, 4321], logits[1, 4999], logits[2, 0] = -INF, -INF, math.nan
+    settings = settings_of((GREEDY, PLAIN, USUAL, PLAIN, Knobs(top_p=0.5), USUAL), device)
+    mask = masks([0, 1, 2, 3, 4], 5000, 0.2, device)
+    mask.forced[:] = torch.tensor([4321, 4999, 0, 17, -1], dtype=torch.int32)
+    assert check_masked(logits, settings, mask)[:4] == [4321, 4999, 0, 17]
+
+
+def test_a_mask_that_bars_everything_is_a_fault_of_its_row(device: torch.device) -> None:
+    logits, settings = peaked_logits(4, 3000, device), settings_of(MIXED[:4], device)
+    mask = masks([3, 0, 1], 3000, 0.5, device)
+    mask.bits[0] = mask.bits[2] = 0
+    out, faults = torch.zeros((2, 4), dtype=torch.int32, device=device)
+    kernel.sample(logits, settings, out, faults, Workspace.allocate(4, 3000, device), mask)
+    assert faults.tolist() == [Fault.NONE, Fault.EMPTY, Fault.NONE, Fault.EMPTY]
 
 
 def test_out_may_be_int64_and_refusals_are_typed(device: torch.device) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from antiphon_kernels.sample import reference
 
-__all__ = ["Fault", "RowSettings", "Workspace", "sample"]
+__all__ = ["Fault", "Mask", "RowSettings", "Workspace", "mask_words", "sample"]
 
 _ALIGNMENT = 16
 GROUP = 128
@@ -92,6 +92,27 @@ class RowSettings:
         )  # fmt: skip
 
 
+def mask_words(vocabulary: int) -> int:
+    """int32 words of a row's mask: a bit for each id."""
+    return -(-vocabulary // 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What C of the rows may draw.
+
+    Attributes:
+        rows: int32 (C), which rows; each at most once.
+        bits: int32 (C, mask_words(V)), rows contiguous: bit ``v & 31`` of word ``v >> 5`` is set
+            where id v is allowed.
+        forced: int32 (C), the only id that is left, whatever its bit and its logit; -1 for none.
+    """
+
+    rows: torch.Tensor
+    bits: torch.Tensor
+    forced: torch.Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Workspace:
     """Scratch of the device kernels for up to ``rows`` rows; holds nothing between calls."""
@@ -160,6 +181,7 @@ def sample(
     out: torch.Tensor,
     faults: torch.Tensor,
     workspace: Workspace | None,
+    mask: Mask | None = None,
 ) -> None:
     """Draws one token per row: ``argmax(l / T + noise g)`` over what top_k, top_p, min_p keep.
 
@@ -177,12 +199,18 @@ def sample(
             launched before the host knows can embed it.
         faults: int32 (R), a :class:`Fault` per row.
         workspace: of at least R rows and of V; CPU tensors need none.
+        mask: draws its rows alone, the others' ``out`` and ``faults`` stay. Barred ids have the
+            logit -inf, a forced id 0, before anything else is done.
     """
+    if mask is not None and mask.bits.shape[1] != mask_words(logits.shape[1]):
+        raise ValueError(
+            f"sample: masks of {mask.bits.shape[1]} words, {mask_words(logits.shape[1])} needed"
+        )
     if logits.is_cuda:
         from antiphon_kernels.sample import kernel
 
         if workspace is None:
             raise ValueError("sample: the device kernels need a workspace")
-        kernel.sample(logits, settings, out, faults, workspace)
+        kernel.sample(logits, settings, out, faults, workspace, mask)
     else:
-        reference.sample(logits, settings.columns(), out, faults)
+        reference.sample(logits, settings.columns(), out, faults, mask)

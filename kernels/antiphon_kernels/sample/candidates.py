@@ -20,20 +20,23 @@ from antiphon_kernels.sample.rows import (
     best_of,
     is_counted,
     load_ahead,
-    load_logits,
+    load_block,
     over_temperature,
+    row_of,
+    source_of,
 )
 
 
 @triton.jit(do_not_specialize=["blocks"])
 def collect(
-    logits, stride, vocabulary, temperatures, top_ks, top_ps,
+    logits, stride, vocabulary, rows, bits, words, forced, temperatures, top_ks, top_ps,
     candidates, candidate_ids, limits, counters, sums,
     blocks, BLOCK: tl.constexpr, KEPT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Gathers candidates in any order, and the row's mass where top_p alone cuts."""
     begin(EARLY)
-    row = tl.program_id(1)
+    row = row_of(rows, tl.program_id(1))
+    source = source_of(logits, stride, vocabulary, row, bits, words, forced, tl.program_id(1))
     if tl.load(counters + row * 4) == COLLECT:
         bound = tl.load(limits + row * 3 + 1)
         highest = tl.load(limits + row * 3)
@@ -41,18 +44,20 @@ def collect(
         uncounted = is_counted(tl.load(top_ks + row), vocabulary) == 0
         weighed = uncounted & (tl.load(top_ps + row) < 1.0)
         mass = tl.full((), 0, tl.int64)
-        offsets = tl.program_id(0) * (blocks * BLOCK) + tl.arange(0, BLOCK)
-        ahead = load_logits(logits, stride, row, offsets, vocabulary)
+        first = tl.program_id(0) * (blocks * BLOCK)
+        ahead = load_block(source, first, BLOCK)
         for block in range(blocks):
-            columns = offsets + block * BLOCK
+            start = first + block * BLOCK
+            columns = start + tl.arange(0, BLOCK)
             values = ahead
-            ahead = load_ahead(logits, stride, row, columns + BLOCK, vocabulary, block + 1 < blocks)
-            reaches = (values >= bound) & (columns < vocabulary)
+            ahead = load_ahead(source, start + BLOCK, block + 1 < blocks, BLOCK)
+            # Of a row with fewer finite logits than are wanted those alone are candidates.
+            reaches = (values >= bound) & (values > float("-inf"))
             flags = reaches.to(tl.int32)
             found = tl.sum(flags, 0)
             if found > 0:
-                start = tl.atomic_add(counters + row * 4 + 1, found)
-                places = start + tl.cumsum(flags, 0) - 1
+                places = tl.atomic_add(counters + row * 4 + 1, found)
+                places += tl.cumsum(flags, 0) - 1
                 kept = reaches & (places < KEPT)
                 tl.store(candidates + row * KEPT + places, values, mask=kept)
                 tl.store(candidate_ids + row * KEPT + places, columns, mask=kept)
@@ -67,8 +72,8 @@ def collect(
 def largest_cut(scores, valid, highest, base, wanted, BY_MASS: tl.constexpr):
     """The largest of the valid scores that is reached by ``wanted`` or more, fp64.
 
-    What reaches it, with ``base`` (int64) above all scores, is counted or weighed. The least
-    valid score must be reached by as many. Order keys are bisected in registers, so that ties
+    What reaches it, with ``base`` (int64) above all scores, is counted or weighed. Where all are
+    fewer, the least valid score. Order keys are bisected in registers, so that ties
     stay whole and no order of the scores matters.
     """
     weights = valid.to(tl.int32)
@@ -88,13 +93,13 @@ def largest_cut(scores, valid, highest, base, wanted, BY_MASS: tl.constexpr):
 
 @triton.jit
 def decide(
-    vocabulary, temperatures, noises, top_ks, top_ps, log_min_ps, keys, positions, choices,
+    vocabulary, rows, temperatures, noises, top_ks, top_ps, log_min_ps, keys, positions, choices,
     candidates, candidate_ids, limits, counters, sums, counts, masses, out,
     KEPT: tl.constexpr, BUCKETS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Draws a row from its candidates; leaves one that needs more than those to the next stages."""
     begin(EARLY)
-    row = tl.program_id(0)
+    row = row_of(rows, tl.program_id(0))
     phase = tl.load(counters + row * 4)
     if phase != DONE:
         highest = tl.load(limits + row * 3)

@@ -23,7 +23,7 @@ import torch
 import triton
 
 from antiphon_kernels.launch import early_launch
-from antiphon_kernels.sample import BUCKETS, CANDIDATES, GROUP, RowSettings, Workspace
+from antiphon_kernels.sample import BUCKETS, CANDIDATES, GROUP, Mask, RowSettings, Workspace
 from antiphon_kernels.sample.candidates import collect, decide
 from antiphon_kernels.sample.scan import scan
 from antiphon_kernels.sample.search import finish, search
@@ -38,6 +38,7 @@ def sample(
     out: torch.Tensor,
     faults: torch.Tensor,
     workspace: Workspace,
+    mask: Mask | None = None,
 ) -> None:
     """As :func:`antiphon_kernels.sample.sample`, on tensors of one device."""
     rows, vocabulary = logits.shape
@@ -45,6 +46,12 @@ def sample(
         raise ValueError("sample: logits need contiguous rows of the workspace's vocabulary")
     if rows > min(workspace.rows, settings.temperature.shape[0]):
         raise ValueError(f"sample: {rows} rows exceed the workspace or the settings")
+    masked: tuple[torch.Tensor | int | None, ...] = (None, None, 0, None)
+    if mask is not None:
+        rows = mask.rows.shape[0]
+        masked = (mask.rows, mask.bits, mask.bits.stride(0), mask.forced)
+    if rows == 0:
+        return
     # Longer spans where the rows alone fill the device; they change no result.
     block, blocks = (1024, 1) if rows <= 2 else (2048, 1 if rows <= 16 else 4 if rows <= 96 else 8)
     spans = triton.cdiv(vocabulary, block * blocks)
@@ -53,7 +60,7 @@ def sample(
     long_spans = triton.cdiv(vocabulary, _SEARCHED * long_blocks)
     s, w = settings, workspace
     groups, span_stride = w.group_best.shape[1], w.span_best.shape[2]
-    source = (logits, logits.stride(0), vocabulary)
+    source = (logits, logits.stride(0), vocabulary, *masked)
     filters = (s.top_k, s.top_p, s.log_min_p)
     noise = (s.key, s.position, s.choice)
     state = (w.limits, w.counters, w.sums)
@@ -75,7 +82,7 @@ def sample(
         KEPT=CANDIDATES, maxnreg=64, **pieces,
     )  # fmt: skip
     decide[(rows,)](
-        vocabulary, s.temperature, s.noise, *filters, *noise,
+        vocabulary, masked[0], s.temperature, s.noise, *filters, *noise,
         w.candidates, w.candidate_ids, *state, w.counts, w.masses, out,
         num_warps=8, **sizes, **options,
     )  # fmt: skip

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from antiphon_kernels.philox import philox_blocks
+
+if TYPE_CHECKING:
+    from antiphon_kernels.sample import Mask
 
 _LARGEST_UNIFORM = 1.0 - 2.0**-24
 
@@ -18,9 +22,15 @@ def sample(
     columns: Sequence[torch.Tensor],
     out: torch.Tensor,
     faults: torch.Tensor,
+    mask: Mask | None = None,
 ) -> None:
     """As :func:`antiphon_kernels.sample.sample`; ``columns`` are the settings in their order."""
-    for index, row in enumerate(logits.float()):
+    if mask is None:
+        drawn = list(enumerate(logits.float()))
+    else:
+        places = mask.rows.tolist()
+        drawn = list(zip(places, masked(logits[places].float(), mask), strict=True))
+    for index, row in drawn:
         settings = [column[index] for column in columns]
         faults[index] = fault_of(row / settings[0])
         out[index] = 0
@@ -28,6 +38,15 @@ def sample(
             scores = noisy_scores(row, settings)
             # The first of equal maxima, which torch.argmax does not promise.
             out[index] = (scores == scores.max()).nonzero()[0, 0]
+
+
+def masked(logits: torch.Tensor, mask: Mask) -> torch.Tensor:
+    """fp32 logits (C, V) of the mask's rows: -inf where barred, 0 at a forced id alone."""
+    ids = torch.arange(logits.shape[1], device=logits.device)
+    allowed = mask.bits[:, ids >> 5] >> (ids & 31) & 1 == 1
+    forced = mask.forced[:, None]
+    left = torch.where(allowed & (forced < 0), logits, -math.inf)
+    return torch.where(ids == forced, 0.0, left)
 
 
 def noisy_scores(logits: torch.Tensor, settings: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,6 +1,12 @@
 # pyright: reportAttributeAccessIssue=false
 # Triton does not declare its CUDA extras.
-"""Device functions that the stages of the draw share: a row's logits, its phase, the best of it."""
+# pyright: reportGeneralTypeIssues=false
+# Triton declares functions that return tuples as returning nothing.
+"""Device functions that the stages of the draw share: a row's logits, its phase, the best of it.
+
+A row's logits are read through its *source*: (logits, vocabulary), and (bits, forced) behind them
+in a kernel with a mask.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +30,64 @@ def is_counted(top_k, vocabulary):
 
 
 @triton.jit
-def load_logits(logits, stride, row, columns, vocabulary):
-    """fp32 logits of a row, -inf behind its end."""
-    start = logits + row.to(tl.int64) * stride
-    return tl.load(start + columns, mask=columns < vocabulary, other=float("-inf")).to(tl.float32)
+def row_of(rows, place):
+    """The row that a program works on: that of its place among the masked ones, if there are."""
+    row = place
+    if rows is not None:
+        row = tl.load(rows + place)
+    return row
 
 
 @triton.jit
-def load_ahead(logits, stride, row, columns, vocabulary, wanted):
-    """As ``load_logits`` where ``wanted``; nothing is read where not."""
-    return load_logits(logits, stride, row, columns, tl.where(wanted, vocabulary, 0))
+def source_of(logits, stride, vocabulary, row, bits, words, forced, place):
+    """The source of a row; its mask is the one at ``place``."""
+    start = logits + row.to(tl.int64) * stride
+    if bits is None:
+        source = (start, vocabulary)
+    else:
+        source = (start, vocabulary, bits + place * words, tl.load(forced + place))
+    return source
+
+
+@triton.jit
+def load_block(source, start, BLOCK: tl.constexpr):
+    """fp32 logits (BLOCK) from ``start`` on, a multiple of 32; -inf where barred or at the end."""
+    logits = source[0]
+    columns = start + tl.arange(0, BLOCK)
+    inside = columns < source[1]
+    if len(source) == 2:
+        values = tl.load(logits + columns, mask=inside, other=float("-inf")).to(tl.float32)
+    else:
+        forced = source[3]
+        places = start // 32 + tl.arange(0, BLOCK // 32)
+        words = tl.load(source[2] + places, mask=places * 32 < source[1], other=0)
+        words = tl.reshape(tl.broadcast_to(words[:, None], [BLOCK // 32, 32]), [BLOCK])
+        # Eight neighbours are read or skipped together, in whole sectors of memory.
+        near = tl.max_constancy(((words >> (columns & 24)) & 255) != 0, [8])
+        values = tl.load(logits + columns, mask=inside & near, other=float("-inf")).to(tl.float32)
+        values = tl.where(((words >> (columns & 31)) & 1) != 0, values, float("-inf"))
+        values = tl.where(columns == forced, 0.0, tl.where(forced < 0, values, float("-inf")))
+    return values
+
+
+@triton.jit
+def load_ahead(source, start, wanted, BLOCK: tl.constexpr):
+    """As ``load_block`` where ``wanted``; nothing is read where not."""
+    vocabulary = tl.where(wanted, source[1], 0)
+    if len(source) == 2:
+        ahead = (source[0], vocabulary)
+    else:
+        ahead = (source[0], vocabulary, source[2], source[3])
+    return load_block(ahead, start, BLOCK)
+
+
+@triton.jit
+def load_one(source, column):
+    """The fp32 logit of a column that is not barred."""
+    value = tl.load(source[0] + column).to(tl.float32)
+    if len(source) > 2:
+        value = tl.where(column == source[3], 0.0, value)
+    return value
 
 
 @triton.jit

@@ -14,6 +14,8 @@ from antiphon_kernels.sample.rows import (
     best_of,
     is_counted,
     is_last,
+    row_of,
+    source_of,
 )
 from antiphon_kernels.sample.spans import group_maxima, noisy_best, plain_best
 
@@ -23,7 +25,7 @@ _BOUND_COUNT = tl.constexpr(768)
 
 @triton.jit(do_not_specialize=["blocks"])
 def scan(
-    logits, stride, vocabulary,
+    logits, stride, vocabulary, rows, bits, words, forced,
     temperatures, noises, top_ks, top_ps, log_min_ps, keys, positions, choices,
     span_best, span_token, span_stride, group_best, groups,
     limits, counters, sums, out, faults,
@@ -34,7 +36,8 @@ def scan(
     """A span's best score with noise, or its group maxima; the row's last program combines."""
     begin(EARLY)
     span = tl.program_id(0)
-    row = tl.program_id(1)
+    row = row_of(rows, tl.program_id(1))
+    source = source_of(logits, stride, vocabulary, row, bits, words, forced, tl.program_id(1))
     temperature = tl.load(temperatures + row)
     noise = tl.load(noises + row)
     top_k = tl.load(top_ks + row)
@@ -48,19 +51,16 @@ def scan(
     token = first
     if filtered:
         most, nan = group_maxima(
-            logits, stride, row, vocabulary, first, group_best + row * groups, groups,
-            blocks, BLOCK, GROUP_SIZE,
-        )  # fmt: skip
+            source, first, group_best + row * groups, groups, blocks, BLOCK, GROUP_SIZE
+        )
     elif noise != 0.0:
         most, nan, highest, token = noisy_best(
-            logits, stride, row, vocabulary, first, temperature, noise, tl.load(keys + row),
+            source, first, temperature, noise, tl.load(keys + row),
             tl.load(positions + row), tl.load(choices + row), float("-inf"),
-            blocks, BLOCK, False, NATIVE,
+            blocks, BLOCK, False, bits is not None, NATIVE,
         )  # fmt: skip
     else:
-        most, nan, highest, token = plain_best(
-            logits, stride, row, vocabulary, first, temperature, blocks, BLOCK
-        )
+        most, nan, highest, token = plain_best(source, first, temperature, blocks, BLOCK)
     at = row * 2 * span_stride + span
     tl.store(span_best + at, most)
     tl.store(span_token + at, nan)

@@ -18,8 +18,10 @@ from antiphon_kernels.sample.rows import (
     begin,
     is_counted,
     is_last,
-    load_logits,
+    load_block,
     over_temperature,
+    row_of,
+    source_of,
 )
 from antiphon_kernels.sample.spans import noisy_best
 
@@ -34,13 +36,14 @@ def _bucket(scores, highest, BUCKETS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["blocks"])
 def search(
-    logits, stride, vocabulary, temperatures, top_ks, top_ps, log_min_ps,
+    logits, stride, vocabulary, rows, bits, words, forced, temperatures, top_ks, top_ps, log_min_ps,
     candidates, limits, counters, sums, counts, masses,
     blocks, BLOCK: tl.constexpr, KEPT: tl.constexpr, BUCKETS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Fills the histograms of searched rows; a row's last program finds its cut."""
     begin(EARLY)
-    row = tl.program_id(1)
+    row = row_of(rows, tl.program_id(1))
+    source = source_of(logits, stride, vocabulary, row, bits, words, forced, tl.program_id(1))
     if tl.load(counters + row * 4) == SEARCH:
         highest = tl.load(limits + row * 3)
         temperature = tl.load(temperatures + row)
@@ -50,8 +53,9 @@ def search(
         counts += row * BUCKETS
         masses += row * BUCKETS
         for block in range(blocks):
-            columns = (tl.program_id(0) * blocks + block) * BLOCK + tl.arange(0, BLOCK)
-            values = load_logits(logits, stride, row, columns, vocabulary)
+            start = (tl.program_id(0) * blocks + block) * BLOCK
+            columns = start + tl.arange(0, BLOCK)
+            values = load_block(source, start, BLOCK)
             scores = over_temperature(values, temperature)
             bucket = _bucket(scores, highest, BUCKETS)
             shallow = bucket < BUCKETS - 1
@@ -63,7 +67,7 @@ def search(
                 tl.atomic_add(masses + bucket, mass_of(scores - highest), mask=shallow)
         if is_last(counters + row * 4 + 3):
             cut = _cut(
-                logits, stride, row, vocabulary, temperature, highest, counted, top_k, top_p,
+                source, temperature, highest, counted, top_k, top_p,
                 candidates + row * KEPT, tl.load(sums + row * 2), counts, masses,
                 BLOCK, KEPT, BUCKETS,
             )  # fmt: skip
@@ -73,7 +77,7 @@ def search(
 
 @triton.jit
 def _cut(
-    logits, stride, row, vocabulary, temperature, highest, counted, top_k, top_p,
+    source, temperature, highest, counted, top_k, top_p,
     values, row_mass, counts, masses,
     BLOCK: tl.constexpr, KEPT: tl.constexpr, BUCKETS: tl.constexpr,
 ):  # fmt: skip
@@ -87,14 +91,12 @@ def _cut(
         place = tl.sum((tl.cumsum(count, 0) < top_k).to(tl.int32), 0)
         above = tl.sum(tl.where(buckets < place, count, 0), 0).to(tl.int64)
         cut = _cut_in_bucket(
-            logits, stride, row, vocabulary, temperature, highest, place, above,
+            source, temperature, highest, place, above,
             top_k.to(tl.float64), values, False, BLOCK, KEPT, BUCKETS,
         )  # fmt: skip
         if top_p < 1.0:
             # Of the cut's own bucket only the survivors have mass, and of deeper ones nothing.
-            total = _reaching(
-                logits, stride, row, vocabulary, temperature, highest, cut, True, BLOCK
-            )
+            total = _reaching(source, temperature, highest, cut, True, BLOCK)
             above = tl.sum(tl.where(buckets < place, mass, 0), 0)
             mass = tl.where(buckets < place, mass, tl.where(buckets == place, total - above, 0))
     if top_p < 1.0:
@@ -102,7 +104,7 @@ def _cut(
         place = tl.sum((tl.cumsum(mass, 0).to(tl.float64) < share).to(tl.int32), 0)
         above = tl.sum(tl.where(buckets < place, mass, 0), 0)
         nucleus = _cut_in_bucket(
-            logits, stride, row, vocabulary, temperature, highest, place, above,
+            source, temperature, highest, place, above,
             share, values, True, BLOCK, KEPT, BUCKETS,
         )  # fmt: skip
         cut = tl.maximum(cut, nucleus)
@@ -111,7 +113,7 @@ def _cut(
 
 @triton.jit
 def _cut_in_bucket(
-    logits, stride, row, vocabulary, temperature, highest, place, above, wanted, values,
+    source, temperature, highest, place, above, wanted, values,
     BY_MASS: tl.constexpr, BLOCK: tl.constexpr, KEPT: tl.constexpr, BUCKETS: tl.constexpr,
 ):  # fmt: skip
     """The least score of bucket ``place`` that is kept when ``above`` lies above the bucket."""
@@ -120,11 +122,12 @@ def _cut_in_bucket(
     most = tl.full((), float("-inf"), tl.float32)
     # The list may still be read: by the cut of top_k before that of top_p.
     tl.debug_barrier()
-    ahead = load_logits(logits, stride, row, tl.arange(0, BLOCK), vocabulary)
+    vocabulary = source[1]
+    ahead = load_block(source, 0, BLOCK)
     for start in range(0, vocabulary, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         scores = over_temperature(ahead, temperature)
-        ahead = load_logits(logits, stride, row, columns + BLOCK, vocabulary)
+        ahead = load_block(source, start + BLOCK, BLOCK)
         inside = (_bucket(scores, highest, BUCKETS) == place) & (columns < vocabulary)
         flags = inside.to(tl.int32)
         here = tl.sum(flags, 0)
@@ -141,16 +144,13 @@ def _cut_in_bucket(
         scores = tl.load(values + places, mask=valid, other=float("-inf"))
         cut = largest_cut(scores, valid, highest, above, wanted, BY_MASS)
     else:
-        cut = _bisected(
-            logits, stride, row, vocabulary, temperature, highest, least, most, wanted,
-            BY_MASS, BLOCK,
-        )  # fmt: skip
+        cut = _bisected(source, temperature, highest, least, most, wanted, BY_MASS, BLOCK)
     return cut
 
 
 @triton.jit
 def _bisected(
-    logits, stride, row, vocabulary, temperature, highest, least, most, wanted,
+    source, temperature, highest, least, most, wanted,
     BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The largest value in [least, most] that ``wanted`` or more reach, as ``least`` is."""
@@ -159,10 +159,7 @@ def _bisected(
     while low < high:
         # The upper middle, in 64 bits: the difference of two keys can exceed 31.
         middle = (low.to(tl.int64) + (high.to(tl.int64) - low.to(tl.int64) + 1) // 2).to(tl.int32)
-        total = _reaching(
-            logits, stride, row, vocabulary, temperature, highest, value_of_key(middle),
-            BY_MASS, BLOCK,
-        )  # fmt: skip
+        total = _reaching(source, temperature, highest, value_of_key(middle), BY_MASS, BLOCK)
         reached = total.to(tl.float64) >= wanted
         low = tl.where(reached, middle, low)
         high = tl.where(reached, high, middle - 1)
@@ -170,15 +167,13 @@ def _bisected(
 
 
 @triton.jit
-def _reaching(
-    logits, stride, row, vocabulary, temperature, highest, cut,
-    BY_MASS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+def _reaching(source, temperature, highest, cut, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
     """How many scores of the row reach the cut, or their mass, int64."""
     total = tl.full((), 0, tl.int64)
+    vocabulary = source[1]
     for start in range(0, vocabulary, BLOCK):
         columns = start + tl.arange(0, BLOCK)
-        values = load_logits(logits, stride, row, columns, vocabulary)
+        values = load_block(source, start, BLOCK)
         scores = over_temperature(values, temperature)
         reaches = (scores >= cut) & (columns < vocabulary)
         if BY_MASS:
@@ -190,19 +185,21 @@ def _reaching(
 
 @triton.jit(do_not_specialize=["blocks"])
 def finish(
-    logits, stride, vocabulary, temperatures, noises, keys, positions, choices,
+    logits, stride, vocabulary, rows, bits, words, forced,
+    temperatures, noises, keys, positions, choices,
     limits, counters, sums, out,
     blocks, BLOCK: tl.constexpr, EARLY: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """Draws the rows whose cut is known; a row's last program stores the token."""
     begin(EARLY)
-    row = tl.program_id(1)
+    row = row_of(rows, tl.program_id(1))
+    source = source_of(logits, stride, vocabulary, row, bits, words, forced, tl.program_id(1))
     if tl.load(counters + row * 4) == DRAW:
         _, _, highest, token = noisy_best(
-            logits, stride, row, vocabulary, tl.program_id(0) * (blocks * BLOCK),
+            source, tl.program_id(0) * (blocks * BLOCK),
             tl.load(temperatures + row), tl.load(noises + row), tl.load(keys + row),
             tl.load(positions + row), tl.load(choices + row), tl.load(limits + row * 3 + 2),
-            blocks, BLOCK, True, NATIVE,
+            blocks, BLOCK, True, True, NATIVE,
         )  # fmt: skip
         # One integer whose maximum is the best score's lowest id; -0 equals +0.
         order = order_key(tl.where(highest == 0.0, 0.0, highest)).to(tl.int64)

@@ -20,7 +20,8 @@ from antiphon_kernels.sample.arithmetic import (
 from antiphon_kernels.sample.rows import (
     best_of,
     load_ahead,
-    load_logits,
+    load_block,
+    load_one,
     over_temperature,
     without_nan,
 )
@@ -31,20 +32,19 @@ _RELATIVE_MARGIN = tl.constexpr(2e-6)
 
 
 @triton.jit
-def plain_best(
-    logits, stride, row, vocabulary, first, temperature, blocks, BLOCK: tl.constexpr
-):  # fmt: skip
+def plain_best(source, first, temperature, blocks, BLOCK: tl.constexpr):
     """(largest logit, NaN or not, best score, its lowest id) of the span from ``first`` on."""
     offsets = tl.arange(0, BLOCK)
     best = tl.full([BLOCK], float("-inf"), tl.float32)
     most = tl.full([BLOCK], float("-inf"), tl.float32)
     nan = tl.zeros([BLOCK], tl.int32)
     ids = first + offsets
-    ahead = load_logits(logits, stride, row, ids, vocabulary)
+    ahead = load_block(source, first, BLOCK)
     for block in range(blocks):
-        columns = first + block * BLOCK + offsets
+        start = first + block * BLOCK
+        columns = start + offsets
         values, bad = without_nan(ahead)
-        ahead = load_ahead(logits, stride, row, columns + BLOCK, vocabulary, block + 1 < blocks)
+        ahead = load_ahead(source, start + BLOCK, block + 1 < blocks, BLOCK)
         nan |= bad
         most = tl.maximum(most, values)
         scores = over_temperature(values, temperature)
@@ -57,11 +57,12 @@ def plain_best(
 
 @triton.jit
 def noisy_best(
-    logits, stride, row, vocabulary, first, temperature, noise, key, position, choice, cut,
-    blocks, BLOCK: tl.constexpr, CUT: tl.constexpr, NATIVE: tl.constexpr,
+    source, first, temperature, noise, key, position, choice, cut,
+    blocks, BLOCK: tl.constexpr, CUT: tl.constexpr, SPARSE: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """As ``plain_best`` of the scores with noise; with CUT of those whose score reaches ``cut``.
 
+    SPARSE looks for blocks in which nothing is left, and makes no noise for them.
     Rough scores choose the best unless a second one is within their error. Then only that one
     needs its exact noise; else the whole span is computed exactly.
     """
@@ -72,40 +73,43 @@ def noisy_best(
     nan = tl.zeros([BLOCK], tl.int32)
     ids = first + offsets
     inverse = 1.0 / temperature
-    ahead = load_logits(logits, stride, row, ids, vocabulary)
+    ahead = load_block(source, first, BLOCK)
     for block in range(blocks):
         start = first + block * BLOCK
         columns = start + offsets
         values, bad = without_nan(ahead)
-        ahead = load_ahead(logits, stride, row, columns + BLOCK, vocabulary, block + 1 < blocks)
+        ahead = load_ahead(source, start + BLOCK, block + 1 < blocks, BLOCK)
         nan |= bad
         most = tl.maximum(most, values)
         if CUT:
             values = tl.where(over_temperature(values, temperature) >= cut, values, float("-inf"))
-        words = words_of_block(start, key, position, choice, BLOCK)
-        rough = values * inverse + noise * rough_gumbel_of_words(words, NATIVE)
-        better = rough > best
-        second = tl.maximum(second, tl.where(better, best, rough))
-        best = tl.where(better, rough, best)
-        ids = tl.where(better, columns, ids)
+        drawn = tl.max(values, 0) > float("-inf") if SPARSE else True
+        if drawn:
+            words = words_of_block(start, key, position, choice, BLOCK)
+            rough = values * inverse + noise * rough_gumbel_of_words(words, NATIVE)
+            better = rough > best
+            second = tl.maximum(second, tl.where(better, best, rough))
+            best = tl.where(better, rough, best)
+            ids = tl.where(better, columns, ids)
     top, token = best_of(best, ids)
     limit = top - (_MARGIN + tl.abs(top) * _RELATIVE_MARGIN)
     near = (best >= limit).to(tl.int32) + (second >= limit).to(tl.int32)
-    if tl.sum(near, 0) == 1:
-        value = tl.load(logits + row.to(tl.int64) * stride + token).to(tl.float32)
-        drawn = noise_of_ids(token, key, position, choice)
-        highest = tl.math.div_rn(value, temperature) + noise * drawn
+    if top == float("-inf"):
+        highest = top
+    elif tl.sum(near, 0) == 1:
+        value = load_one(source, token)
+        exact = noise_of_ids(token, key, position, choice)
+        highest = tl.math.div_rn(value, temperature) + noise * exact
     else:
         highest, token = _exact_best(
-            logits, stride, row, vocabulary, first, temperature, noise, key, position, choice,
-            cut, blocks, BLOCK, CUT,
+            source, first, temperature, noise, key, position, choice, cut, blocks, BLOCK, CUT
         )  # fmt: skip
     return tl.max(most, 0), tl.max(nan, 0), highest, token
 
 
 @triton.jit
 def _exact_best(
-    logits, stride, row, vocabulary, first, temperature, noise, key, position, choice, cut,
+    source, first, temperature, noise, key, position, choice, cut,
     blocks, BLOCK: tl.constexpr, CUT: tl.constexpr,
 ):  # fmt: skip
     highest = tl.full((), float("-inf"), tl.float32)
@@ -113,7 +117,7 @@ def _exact_best(
     for block in range(blocks):
         start = first + block * BLOCK
         columns = start + tl.arange(0, BLOCK)
-        values, _ = without_nan(load_logits(logits, stride, row, columns, vocabulary))
+        values, _ = without_nan(load_block(source, start, BLOCK))
         scores = over_temperature(values, temperature)
         if CUT:
             scores = tl.where(scores >= cut, scores, float("-inf"))
@@ -127,21 +131,18 @@ def _exact_best(
 
 @triton.jit
 def group_maxima(
-    logits, stride, row, vocabulary, first, group_best, groups,
+    source, first, group_best, groups,
     blocks, BLOCK: tl.constexpr, GROUP_SIZE: tl.constexpr,
 ):  # fmt: skip
     """Stores the largest logit of every group; returns (largest logit, NaN or not)."""
-    offsets = tl.arange(0, BLOCK)
     in_block: tl.constexpr = BLOCK // GROUP_SIZE
     most = tl.full([in_block], float("-inf"), tl.float32)
     nan = tl.zeros([BLOCK], tl.int32)
-    ahead = load_logits(logits, stride, row, first + offsets, vocabulary)
+    ahead = load_block(source, first, BLOCK)
     for block in range(blocks):
         start = first + block * BLOCK
         values, bad = without_nan(ahead)
-        ahead = load_ahead(
-            logits, stride, row, start + BLOCK + offsets, vocabulary, block + 1 < blocks
-        )
+        ahead = load_ahead(source, start + BLOCK, block + 1 < blocks, BLOCK)
         nan |= bad
         maxima = tl.max(tl.reshape(values, [in_block, GROUP_SIZE]), 1)
         places = start // GROUP_SIZE + tl.arange(0, in_block)
