@@ -1,0 +1,26 @@
+"""The served model."""
+
+from __future__ import annotations
+
+from antiphon.llm.v1 import generate_pb2, llm_service_pb2
+
+from antiphon_llm.front.service import ModelCard
+
+
+def model(card: ModelCard) -> llm_service_pb2.Model:
+    """The served model."""
+    return llm_service_pb2.Model(
+        id=card.name,
+        architecture=card.architecture,
+        context_limit=card.context_limit,
+        vocabulary_size=card.vocabulary_size,
+        input_modalities=[generate_pb2.MODALITY_TEXT],
+        output_modalities=[generate_pb2.MODALITY_TEXT],
+        quantisation=card.quantisation,
+        tokenizer_fingerprint=card.tokenizer_fingerprint,
+        fingerprint=card.fingerprint,
+        chat=card.chat,
+        parameter_count=card.parameter_count,
+        aliases=card.aliases,
+        created_at_seconds=int(card.loaded_at),
+    )
