@@ -47,6 +47,24 @@ def test_fields_do_not_overlap_and_start_at_their_fill() -> None:
     assert [float(view.min()) for view in pool.views.values()] == [1, 2, 3, 4]
 
 
+def test_spare_units_lie_behind_the_entries_of_their_field_alone() -> None:
+    fields = [FIELDS[0], FieldSpec("draft.keys", 4, (1, 5), torch.float32, spare_units=3)]
+    pool = KvPool(fields, entries=7)
+    assert pool.entry_bytes == entry_bytes(fields) == 3072 + 256
+    assert pool.bytes == 8 * pool.entry_bytes + 3 * 256
+    assert len(pool.views["0.keys"]) == 8 and len(pool.views["draft.keys"]) == 11
+    pool.views["draft.keys"].fill_(1.0)
+    assert not pool.views["0.keys"].any()
+
+
+def test_an_entry_lives_once_for_each_time_it_is_taken() -> None:
+    allocator = EntryAllocator(3)
+    first = allocator.take(2)
+    allocator.give_back(first[:1])
+    assert allocator.take(1) == first[:1]
+    assert [allocator.lives[entry] for entry in (*first, 3)] == [2, 1, 0]
+
+
 def test_pool_refuses_repeated_names_and_no_entries() -> None:
     with pytest.raises(ValueError, match="repeat"):
         KvPool([FIELDS[0], FIELDS[0]], entries=1)

@@ -22,7 +22,8 @@ class FieldSpec:
     """One tensor that every entry has a unit of, for example the keys of one layer.
 
     A unit has shape ``(rows_per_entry, *row_shape)``; ``fill`` is the value that a fresh
-    pool holds.
+    pool holds. ``spare_units`` lie behind the entries' units: room for what no entry holds, such
+    as a drafter's guesses; only the field that has them pays for them.
     """
 
     name: str
@@ -30,6 +31,7 @@ class FieldSpec:
     row_shape: tuple[int, ...]
     dtype: torch.dtype
     fill: float = 0.0
+    spare_units: int = 0
 
     @property
     def unit_bytes(self) -> int:
@@ -40,3 +42,8 @@ class FieldSpec:
 def entry_bytes(fields: Iterable[FieldSpec]) -> int:
     """Price of one entry: the sum of its fields, each rounded up to ALIGNMENT."""
     return sum(align(field.unit_bytes) for field in fields)
+
+
+def spare_bytes(fields: Iterable[FieldSpec]) -> int:
+    """Price of all spare units, whatever the number of entries."""
+    return sum(field.spare_units * align(field.unit_bytes) for field in fields)

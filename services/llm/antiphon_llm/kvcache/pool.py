@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from .fields import ALIGNMENT, FieldSpec, align, entry_bytes
+from .fields import ALIGNMENT, FieldSpec, align, entry_bytes, spare_bytes
 
 
 class KvPool:
     """Carves ``entries`` usable entries, and the null entry 0, out of one buffer.
 
-    ``views[name]`` has shape ``(entries + 1, rows_per_entry, *row_shape)``. Host memory is
-    mapped on first write, so a pool that is larger than the traffic costs address space only.
+    ``views[name]`` has shape ``(entries + 1 + spare units, rows_per_entry, *row_shape)``. Host
+    memory is mapped on first write, so a pool that is larger than the traffic costs address
+    space only.
     """
 
     def __init__(
@@ -31,30 +32,30 @@ class KvPool:
             raise ValueError(f"a KV pool needs at least 1 entry, not {entries}")
         self.fields = tuple(fields)
         self.entries = entries
-        self.bytes = (entries + 1) * entry_bytes(fields)
+        self.bytes = (entries + 1) * entry_bytes(fields) + spare_bytes(fields)
         self.views = carve(_zeroed(self.bytes, torch.device(device)), self.fields, entries=entries)
 
     @property
     def entry_bytes(self) -> int:
         """Size of one entry with all its fields."""
-        return self.bytes // (self.entries + 1)
+        return entry_bytes(self.fields)
 
 
 def carve(
     buffer: torch.Tensor, fields: Sequence[FieldSpec], *, entries: int
 ) -> dict[str, torch.Tensor]:
-    """Views of a zeroed uint8 buffer by field, each ``(entries + 1, rows_per_entry, *row_shape)``.
+    """Views of a zeroed uint8 buffer by field, shaped as KvPool says.
 
     Raises ValueError for a buffer of another size than the fields' price: a slice of one that
     is too short would be cut without a word.
     """
-    units = entries + 1
-    priced = units * entry_bytes(fields)
+    priced = (entries + 1) * entry_bytes(fields) + spare_bytes(fields)
     if buffer.numel() != priced:
         raise ValueError(f"a pool priced at {priced} bytes cannot be carved of {buffer.numel()}")
     views: dict[str, torch.Tensor] = {}
     offset = 0
     for field in fields:
+        units = entries + 1 + field.spare_units
         used = buffer[offset : offset + units * field.unit_bytes].view(field.dtype)
         view = used.view(units, field.rows_per_entry, *field.row_shape)
         if field.fill:

@@ -39,10 +39,16 @@ class RowMap:
         """The modules in the order in which they were built."""
         return iter(self._geometries)
 
-    def fields(self, entry_tokens: int, dtype: torch.dtype) -> list[FieldSpec]:
+    def named(self, prefix: str) -> RowMap:
+        """The same rows as modules ``<prefix><module>``, beside another model's in one pool."""
+        return RowMap((prefix + module, geometry) for module, geometry in self._geometries.items())
+
+    def fields(
+        self, entry_tokens: int, dtype: torch.dtype, *, spare_units: int = 0
+    ) -> list[FieldSpec]:
         """What one KV entry holds: keys and values of every row, pool by pool."""
         return [
-            FieldSpec(f"{module}.{side}", entry_tokens, geometry, dtype)
+            FieldSpec(f"{module}.{side}", entry_tokens, geometry, dtype, spare_units=spare_units)
             for geometry, rows in self.rows.items()
             for module in rows
             for side in SIDES
