@@ -229,13 +229,13 @@ class Decoder:
             block.store_keys_values(positions, meta, view, work, apart)
             apart = block.feed_forward(work, block.attend(meta, view, work))
         last.store_keys_values(positions, meta, last_view, work, apart)
-        count = wanted.tokens.shape[0]
-        few = self.workspace.views(count)
-        if count:
-            torch.index_select(work.qkv, 0, wanted.tokens, out=few.qkv)
-            torch.index_select(work.hidden, 0, wanted.tokens, out=few.hidden)
-            apart = last.feed_forward(few, last.attend(wanted, last_view, few))
-            normed(self._final_norm, few, apart)
+        if not wanted.tokens.shape[0]:
+            return work.normed[:0]
+        few = self.workspace.views(wanted.tokens.shape[0])
+        torch.index_select(work.qkv, 0, wanted.tokens, out=few.qkv)
+        torch.index_select(work.hidden, 0, wanted.tokens, out=few.hidden)
+        apart = last.feed_forward(few, last.attend(wanted, last_view, few))
+        normed(self._final_norm, few, apart)
         return few.normed
 
     def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
