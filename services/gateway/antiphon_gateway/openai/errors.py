@@ -76,17 +76,24 @@ ERROR_TABLE: Mapping[str, ErrorRow] = {
     "UNSUPPORTED": ErrorRow(400, INVALID_REQUEST, "unsupported_parameter"),
     "INTERNAL": ErrorRow(500, SERVER, "internal_error"),
     "BAD_LOGITS": ErrorRow(500, SERVER, "internal_error"),
+    "NO_VALID_TOKEN": ErrorRow(400, INVALID_REQUEST, "no_valid_token"),
+    "NAN_LOGITS": ErrorRow(500, SERVER, "internal_error"),
+    "GRAMMAR_DESYNC": ErrorRow(500, SERVER, "internal_error"),
     # Reasons that only the gateway raises.
     "INVALID_JSON": ErrorRow(400, INVALID_REQUEST, "invalid_json"),
     "UNKNOWN_ROUTE": ErrorRow(404, INVALID_REQUEST, "not_found"),
     "METHOD_NOT_ALLOWED": ErrorRow(405, INVALID_REQUEST, "method_not_allowed"),
     "UNSUPPORTED_MEDIA_TYPE": ErrorRow(415, INVALID_REQUEST, "unsupported_media_type"),
     "HEADERS_TOO_LARGE": ErrorRow(431, INVALID_REQUEST, "request_too_large"),
+    "IDEMPOTENCY_MISMATCH": ErrorRow(409, CONFLICT, "idempotency_mismatch", retry=False),
+    "STORE_UNAVAILABLE": ErrorRow(503, SERVER, "no_backend"),
 }
 
 _DEFAULT_RETRY_SECONDS = 1.0
 _WAIT_STATUSES = (429, 503)
-_NOT_STARTED = ("BOOTING", "DRAINING", "NO_BACKEND", "BOOT_FAILED", "ASLEEP")
+_NOT_STARTED = (
+    *("BOOTING", "DRAINING", "NO_BACKEND", "BOOT_FAILED", "ASLEEP", "STORE_UNAVAILABLE"),
+)
 """Refusals before any work, which the edge may retry at another replica."""
 
 

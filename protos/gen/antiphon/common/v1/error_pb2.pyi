@@ -50,6 +50,9 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_UNSUPPORTED: _ClassVar[ErrorReason]
     ERROR_REASON_INTERNAL: _ClassVar[ErrorReason]
     ERROR_REASON_BAD_LOGITS: _ClassVar[ErrorReason]
+    ERROR_REASON_NO_VALID_TOKEN: _ClassVar[ErrorReason]
+    ERROR_REASON_NAN_LOGITS: _ClassVar[ErrorReason]
+    ERROR_REASON_GRAMMAR_DESYNC: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_INVALID_VALUE: ErrorReason
 ERROR_REASON_MISSING_FIELD: ErrorReason
@@ -94,3 +97,6 @@ ERROR_REASON_PERMISSION_DENIED: ErrorReason
 ERROR_REASON_UNSUPPORTED: ErrorReason
 ERROR_REASON_INTERNAL: ErrorReason
 ERROR_REASON_BAD_LOGITS: ErrorReason
+ERROR_REASON_NO_VALID_TOKEN: ErrorReason
+ERROR_REASON_NAN_LOGITS: ErrorReason
+ERROR_REASON_GRAMMAR_DESYNC: ErrorReason
