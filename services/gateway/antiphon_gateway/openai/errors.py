@@ -76,7 +76,7 @@ ERROR_TABLE: Mapping[str, ErrorRow] = {
     "UNSUPPORTED": ErrorRow(400, INVALID_REQUEST, "unsupported_parameter"),
     "INTERNAL": ErrorRow(500, SERVER, "internal_error"),
     "BAD_LOGITS": ErrorRow(500, SERVER, "internal_error"),
-    "NO_VALID_TOKEN": ErrorRow(400, INVALID_REQUEST, "no_valid_token"),
+    "NO_VALID_TOKEN": ErrorRow(400, INVALID_REQUEST, "invalid_value"),
     "NAN_LOGITS": ErrorRow(500, SERVER, "internal_error"),
     "GRAMMAR_DESYNC": ErrorRow(500, SERVER, "internal_error"),
     # Reasons that only the gateway raises.
