@@ -238,9 +238,11 @@ class TestRefusals:
         assert engine.finished["odd"].error_reason == "INTERNAL"
         assert engine.finished["good"].reason == "length"
 
-    @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+    @pytest.mark.parametrize(
+        ("value", "reason"), [(float("nan"), "NAN_LOGITS"), (float("-inf"), "NO_VALID_TOKEN")]
+    )
     def test_bad_logits_end_that_row_only(
-        self, engine_type, greedy_reference: Reference, value: float
+        self, engine_type, greedy_reference: Reference, value: float, reason: str
     ) -> None:
         engine = engine_type()
         engine.model.poisoned[40] = value
@@ -248,7 +250,7 @@ class TestRefusals:
         engine.submit("good", [1, 2], logit_bias={40: -100.0})
         engine.run()
         finish = engine.finished["bad"]
-        assert (finish.reason, finish.error_reason) == ("error", "BAD_LOGITS")
+        assert (finish.reason, finish.error_reason) == ("error", reason)
         assert engine.outputs["good"] == greedy_reference([1, 2], 8)
         assert engine.allocator.used == 0
 

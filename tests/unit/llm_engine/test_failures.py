@@ -67,7 +67,7 @@ def plant(
         "schedule": (engine.scheduler, "plan"),
         "build": (engine.builder, "build"),
         "run": (engine.model, "forward"),
-        "sample": (cpu_runner, "draw"),
+        "sample": (cpu_runner, "draw_windows"),
         "commit": (engine.loop.outbox, "token"),
     }[stage]
     planted = Plant(getattr(owner, name), error, calls)

@@ -105,6 +105,10 @@ class StepCommit:
 
     def _draws(self, row: PlannedRow, draws: list[Draw], now: float) -> None:
         """Commits the row's tokens one by one; those behind an end are dropped."""
+        if row.drafts:
+            accepted = len(draws) - 1
+            row.request.accepted_drafts += accepted
+            row.request.rejected_drafts += row.proposed - accepted
         self._scheduler.trim(row, len(draws))
         for drawn in draws:
             if not row.current:
@@ -113,7 +117,8 @@ class StepCommit:
 
     def _token(self, request: Request, drawn: Draw, now: float) -> None:
         if drawn.error:
-            self._live.finish(request, "error", error=drawn.error, error_reason="BAD_LOGITS")
+            reason = drawn.reason or "BAD_LOGITS"
+            self._live.finish(request, "error", error=drawn.error, error_reason=reason)
             return
         if not request.timings.first_token:
             request.timings.first_token = now

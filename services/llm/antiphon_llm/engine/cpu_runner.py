@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,9 +17,11 @@ import torch
 from antiphon_core.logs import get_logger
 
 from antiphon_llm.messages import TopLogprobs
-from antiphon_llm.sampler.draw import Draw, draw
+from antiphon_llm.sampler.draw import Draw, DrawRow, draw_windows
 from antiphon_llm.sampler.logprobs import scored_token
+from antiphon_llm.sampler.processors import TokenRefused
 from antiphon_llm.sampler.row import SamplerRow
+from antiphon_llm.speculation.drafter import Drafter
 
 from .batch import BatchBuilder, StepBatch
 from .failures import FailureKind, classify
@@ -31,6 +33,8 @@ _log = get_logger(__name__)
 
 _SCORE_TILE = 16
 """Prompt positions that go through the head together when their log-probabilities are read."""
+_LOGITS_ROWS = 64
+"""Positions with drafts that go through the head together, if no single row has more."""
 _BATCH_TENSORS = (
     "input_ids",
     "positions",
@@ -63,6 +67,10 @@ class CpuRunner:
     Attributes:
         logits_bytes: what ``logits_bytes()`` foresees, as allocated.
         fallbacks: draws that a failure made row by row, by reason.
+
+    Args:
+        draft_depth: most drafts of a row and step.
+        drafter: told of every step's outcome.
     """
 
     def __init__(
@@ -73,12 +81,15 @@ class CpuRunner:
         *,
         max_rows: int,
         overlap_depth: int,
+        draft_depth: int = 0,
+        drafter: Drafter | None = None,
     ) -> None:
+        self._drafter = drafter
         self._model = model
         self._views = views
         self._builder = builder
         self._last_tokens = np.zeros(max_rows, dtype=np.int32)
-        logits = torch.empty((_logits_rows(max_rows), model.vocab_size))
+        logits = torch.empty((_logits_rows(max_rows, draft_depth), model.vocab_size))
         self.logits_bytes = logits.nbytes
         self._logits = [logits[:rows] for rows in range(len(logits) + 1)]
         """By row count: a decode step calls no torch operation, not even for a view."""
@@ -157,9 +168,19 @@ class CpuRunner:
         if sampling:
             draws = self._draw(hidden, batch, sampling)
             for table_row, drawn in zip(flight.table_rows, draws, strict=True):
-                self._last_tokens[table_row] = max(drawn.token, 0)
-            result.draws = [(row, [drawn]) for row, drawn in zip(sampling, draws, strict=True)]
+                self._last_tokens[table_row] = max(drawn[-1].token, 0)
+            result.draws = list(zip(sampling, draws, strict=True))
+        if self._drafter is not None:
+            self._observe(self._drafter, plan, len(batch.input_ids), result)
         return result
+
+    def _observe(self, drafter: Drafter, plan: StepPlan, tokens: int, result: StepResult) -> None:
+        """Shows the drafter the step; a failure there is no failure of the step."""
+        hidden = self._model.residual(tokens) if drafter.wants_hidden else None
+        try:
+            drafter.observe(plan, hidden, self._model.tapped(tokens), result)
+        except Exception as error:
+            result.drafter_error = error
 
     def _settled(self, batch: StepBatch) -> StepBatch:
         """The batch with every token known; of one token a row, at addresses that never change."""
@@ -173,36 +194,59 @@ class CpuRunner:
 
     def _draw(
         self, hidden: torch.Tensor, batch: StepBatch, rows: Sequence[PlannedRow]
-    ) -> list[Draw]:
-        count = len(rows)
-        if count != hidden.shape[0]:
+    ) -> list[list[Draw]]:
+        """What each row emits; as many positions at once as the logits have room for."""
+        if batch.sample_index.shape[0] != hidden.shape[0]:
             hidden = hidden.index_select(0, batch.sample_index)
-        self._model.head(hidden, self._logits[count])
-        samplers = [row.request.sampler for row in rows if row.request.sampler is not None]
-        for row, sampler in zip(rows, samplers, strict=True):
-            # A draw whose request then lost its row was dropped, and is made again now.
-            sampler.rewind(row.end - row.request.prompt_length)
-        draws = self._draw_together(self._host_logits[count], samplers, [row.end for row in rows])
-        for sampler, drawn in zip(samplers, draws, strict=True):
-            if not drawn.error:
-                sampler.advance(drawn.token)
-        return draws
+        emitted: list[list[Draw]] = []
+        for begin, end, group in self._groups(rows):
+            positions = hidden if end - begin == len(hidden) else hidden[begin:end]
+            self._model.head(positions, self._logits[end - begin])
+            emitted += self._emit(self._host_logits[end - begin], group)
+        return emitted
 
-    def _draw_together(
-        self, logits: np.ndarray, samplers: list[SamplerRow], positions: list[int]
-    ) -> list[Draw]:
+    def _groups(
+        self, rows: Sequence[PlannedRow]
+    ) -> Iterator[tuple[int, int, Sequence[PlannedRow]]]:
+        """Runs of rows that fit the logits, each with its range of sampled positions."""
+        most = len(self._logits) - 1
+        begin = end = first = 0
+        for place, row in enumerate(rows):
+            if end + row.shape.draws - begin > most:
+                yield begin, end, rows[first:place]
+                begin, first = end, place
+            end += row.shape.draws
+        yield begin, end, rows[first:]
+
+    def _emit(self, logits: np.ndarray, rows: Sequence[PlannedRow]) -> list[list[Draw]]:
+        """Draws rows from their logits, accepts their drafts and moves their samplers on."""
+        windows: list[DrawRow] = []
+        for row in rows:
+            sampler = row.request.sampler
+            assert sampler is not None
+            # A draw whose request then lost its row was dropped, and is made again now.
+            sampler.rewind(row.first_draw - row.request.prompt_length)
+            windows.append(DrawRow(sampler, row.first_draw, row.drafts))
+        drawn = self._draw_together(logits, windows)
+        return [
+            _advanced(row, window.sampler, draws)
+            for row, window, draws in zip(rows, windows, drawn, strict=True)
+        ]
+
+    def _draw_together(self, logits: np.ndarray, windows: Sequence[DrawRow]) -> list[list[Draw]]:
         """Draws all rows; where that fails, each alone, so that one row's fault stays its own."""
         try:
-            return draw(logits, samplers, positions)
+            return draw_windows(logits, windows)
         except Exception as error:
             if classify(error) is not FailureKind.REQUEST:
                 raise
             self.fallbacks["draw: row by row"] = self.fallbacks.get("draw: row by row", 0) + 1
-            _log.exception("draw_failed", rows=len(samplers))
-        return [
-            _draw_alone(logits[index : index + 1], sampler, position)
-            for index, (sampler, position) in enumerate(zip(samplers, positions, strict=True))
-        ]
+            _log.exception("draw_failed", rows=len(windows))
+        drawn, end = [], 0
+        for window in windows:
+            begin, end = end, end + 1 + len(window.drafts)
+            drawn.append(_draw_alone(logits[begin:end], window))
+        return drawn
 
     def _score_prompt(self, row: PlannedRow, hidden: torch.Tensor, done: int) -> ScoredChunk:
         """Scores the prompt tokens that this chunk's rows predict and that are not scored yet."""
@@ -224,13 +268,14 @@ class CpuRunner:
         return ScoredChunk(row, first, scored)
 
 
-def logits_bytes(max_rows: int, vocab_size: int) -> int:
+def logits_bytes(max_rows: int, vocab_size: int, draft_depth: int = 0) -> int:
     """Bytes of the logits that a runner keeps."""
-    return _logits_rows(max_rows) * vocab_size * torch.float32.itemsize
+    return _logits_rows(max_rows, draft_depth) * vocab_size * torch.float32.itemsize
 
 
-def _logits_rows(max_rows: int) -> int:
-    return max(max_rows, _SCORE_TILE)
+def _logits_rows(max_rows: int, draft_depth: int) -> int:
+    width = 1 + draft_depth
+    return max(max_rows, _SCORE_TILE, width, min(max_rows * width, _LOGITS_ROWS))
 
 
 class _FixedBatch:
@@ -289,13 +334,28 @@ def _storages(views: Sequence[LayerCache]) -> list[torch.UntypedStorage]:
     return list(found.values())
 
 
-def _draw_alone(logits: np.ndarray, sampler: SamplerRow, position: int) -> Draw:
+def _draw_alone(logits: np.ndarray, window: DrawRow) -> list[Draw]:
     try:
-        return draw(logits, [sampler], [position])[0]
+        return draw_windows(logits, [window])[0]
     except Exception as error:
         if classify(error) is not FailureKind.REQUEST:
             raise
-        return Draw(-1, error=f"the draw failed: {type(error).__name__}: {error}")
+        return [Draw(-1, error=f"the draw failed: {type(error).__name__}: {error}")]
+
+
+def _advanced(row: PlannedRow, sampler: SamplerRow, draws: list[Draw]) -> list[Draw]:
+    """What the row emits of its draws, after its sampler has followed them: nothing behind an
+    end, and an error in place of a token that a rule refuses although its own mask let it pass."""
+    for place, drawn in enumerate(draws):
+        if drawn.error:
+            return draws[: place + 1]
+        try:
+            sampler.advance(drawn.token)
+        except TokenRefused as refused:
+            return [*draws[:place], Draw(-1, error=str(refused), reason="GRAMMAR_DESYNC")]
+        if drawn.token in row.request.stop_ids:
+            return draws[: place + 1]
+    return draws
 
 
 def _pooled(rows: torch.Tensor, mean: bool) -> np.ndarray:

@@ -144,6 +144,8 @@ class LiveRequests:
                 queue_seconds=admitted - times.submitted,
                 prefill_seconds=max(0.0, first_token - admitted),
                 decode_seconds=max(0.0, now - first_token),
+                accepted_drafts=request.accepted_drafts,
+                rejected_drafts=request.rejected_drafts,
             )
         )
 

@@ -74,6 +74,11 @@ class PlannedRow:
         return self.start + self.shape.tokens
 
     @property
+    def proposed(self) -> int:
+        """Drafts without the padding."""
+        return len(self.drafts) - self.drafts.count(-1)
+
+    @property
     def first_draw(self) -> int:
         """Absolute position of the first token that the row draws."""
         return self.end - self.shape.draws + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -37,6 +37,8 @@ class StepResult:
     scored: list[ScoredChunk] = field(default_factory=list)
     pooled: list[tuple[PlannedRow, np.ndarray]] = field(default_factory=list)
     """fp64 (H): the chunk's sum, or its last row, by the request's pooling."""
+    drafter_error: Exception | None = None
+    """What the drafter failed with when it was shown the step."""
 
 
 class InFlight(Protocol):
@@ -132,6 +134,15 @@ class ForwardModel(Protocol):
 
         The result is valid until the next call.
         """
+        ...
+
+    def residual(self, tokens: int) -> torch.Tensor:
+        """(N, H) of the last forward, which fed N tokens, before the final norm; valid until
+        the next call of ``forward``."""
+        ...
+
+    def tapped(self, tokens: int) -> Mapping[int, torch.Tensor]:
+        """(N, H) of the last forward by the layers that are tapped; valid as ``residual``."""
         ...
 
     def head(self, hidden: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
