@@ -110,16 +110,18 @@ def _draw(raw: np.ndarray, scores: np.ndarray, row: SamplerRow, position: int) -
     highest = float(scores[best])
     if not math.isfinite(highest):
         return _failed(highest)
-    token = best if not row.noisy else _noisy(scores, row, position)
+    token = best if not row.noisy else pick(scores, row, row.noise_key(position))
     if row.logprobs < 0:
         return Draw(token)
     normaliser = log_normaliser(raw)
     return Draw(token, float(raw[token]) - normaliser, top_logprobs(raw, row.logprobs, normaliser))
 
 
-def _noisy(scores: np.ndarray, row: SamplerRow, position: int) -> int:
-    """The id whose score and noise sum up highest among those that the filters keep."""
-    source = row.noise_key(position)
+def pick(scores: np.ndarray, row: SamplerRow, source: NoiseKey) -> int:
+    """The id whose score and noise sum up highest among those that the row's filters keep.
+
+    ``scores`` is fp32 (V) with a finite maximum, adjusted and divided by the temperature.
+    """
     ids = surviving_ids(scores, top_k=row.top_k, top_p=row.top_p, min_p=row.min_p)
     if ids is not None and len(ids) == 1:
         return int(ids[0])

@@ -1,0 +1,96 @@
+"""Drawing draft tokens: the one draw rule over a drafter's logits.
+
+A draft is drawn with the settings, penalties and rules of its request, as if the drafts before
+it were output, and under match acceptance with the very noise of the target's draw at its
+position. Two draws that share their noise agree wherever the distributions do, at a rate of at
+least (1 - TV) / (1 + TV) (Gumbel coupling of list-free speculative sampling; Daliri et al.,
+"Coupling without communication"). Under residual acceptance drafts have noise of their own, and
+the distribution that they were drawn from goes with them (Leviathan et al., 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from antiphon_llm.sampler.draw import pick
+from antiphon_llm.sampler.filters import surviving_ids
+from antiphon_llm.sampler.philox import NoiseClass
+from antiphon_llm.sampler.row import SamplerRow
+
+
+class Guesses:
+    """Draws the next draft of each row.
+
+    Args:
+        residual: drafts are for residual acceptance.
+    """
+
+    def __init__(self, *, residual: bool) -> None:
+        self._residual = residual
+
+    @property
+    def residual(self) -> bool:
+        """Whether ``draw`` fills in distributions."""
+        return self._residual
+
+    def draw(
+        self,
+        logits: np.ndarray,
+        samplers: Sequence[SamplerRow],
+        positions: Sequence[int],
+        chains: Sequence[Sequence[int]],
+        q: Sequence[np.ndarray] | None = None,
+    ) -> list[int]:
+        """One id for each row, -1 where none can be drawn.
+
+        Args:
+            logits: fp32 (R, V), the drafter's, behind each row's chain; left unchanged.
+            samplers: state of the requests, as committed.
+            positions: absolute positions of the tokens being drawn.
+            chains: the drafts of each row so far.
+            q: with residual acceptance, zeroed fp32 (V) of each row, which takes the
+                distribution that its token was drawn from.
+        """
+        return [
+            self._one(logits[row], sampler, position, chain, None if q is None else q[row])
+            for row, (sampler, position, chain) in enumerate(
+                zip(samplers, positions, chains, strict=True)
+            )
+        ]
+
+    def _one(
+        self,
+        raw: np.ndarray,
+        sampler: SamplerRow,
+        position: int,
+        chain: Sequence[int],
+        q: np.ndarray | None,
+    ) -> int:
+        rules = sampler.window(chain) if sampler.constrained else None
+        scores = sampler.adjusted(raw, ahead=chain, window=rules)
+        best = int(scores.argmax())
+        if not np.isfinite(scores[best]):
+            return -1
+        token = best
+        if sampler.noisy:
+            source = sampler.noise_key(position)
+            if self._residual:
+                source = replace(source, noise_class=NoiseClass.DRAFT)
+            token = pick(scores, sampler, source)
+        if q is not None:
+            _distribution(scores, sampler, best, q)
+        return token
+
+
+def _distribution(scores: np.ndarray, sampler: SamplerRow, best: int, q: np.ndarray) -> None:
+    """Fills zeroed ``q`` with the probabilities that a draw from ``scores`` has."""
+    if not sampler.noisy:
+        q[best] = 1.0
+        return
+    ids = surviving_ids(scores, top_k=sampler.top_k, top_p=sampler.top_p, min_p=sampler.min_p)
+    kept = slice(None) if ids is None else ids
+    weights = np.exp(scores[kept] - scores[best], dtype=np.float64)
+    q[kept] = weights / weights.sum()
