@@ -18,14 +18,15 @@ from antiphon_llm.front.requests import (
     StopOptions,
     ToolOptions,
 )
+from antiphon_llm.front.sampling_rules import resolve_sampling
 
 GOOD = GenerationRequest(input="hello")
 VOCABULARY = 100
 
 
-def refused(request: GenerationRequest) -> InvalidArgument:
+def refused(request: GenerationRequest, draft_depth: int = 0) -> InvalidArgument:
     with pytest.raises(InvalidArgument) as caught:
-        validation.check_request(request, vocabulary_size=VOCABULARY)
+        validation.check_request(request, vocabulary_size=VOCABULARY, draft_depth=draft_depth)
     return caught.value
 
 
@@ -46,6 +47,11 @@ def refused(request: GenerationRequest) -> InvalidArgument:
         ("frequency_penalty", -2.1),
         ("min_tokens", -1),
         ("draft_depth", 2),
+        ("no_repeat_ngram_size", 65),
+        ("no_repeat_ngram_size", -1),
+        ("no_repeat_ngram_window", -1),
+        ("no_repeat_ngram_window", 5),
+        ("seed", 2**63),
     ],
 )
 def test_sampling_out_of_range_is_refused_by_path(name: str, value: float) -> None:
@@ -65,6 +71,9 @@ def test_sampling_out_of_range_is_refused_by_path(name: str, value: float) -> No
         {"presence_penalty": -2.0},
         {"logit_bias": {0: -100.0, 99: 100.0}},
         {"draft_depth": 0},
+        {"seed": -(2**63)},
+        {"allowed_token_ids": (0, 99), "banned_token_ids": (99,)},
+        {"no_repeat_ngram_size": 64, "no_repeat_ngram_window": 64},
     ],
 )
 def test_the_edges_of_the_ranges_are_served(options: dict) -> None:
@@ -82,6 +91,36 @@ def test_logit_bias() -> None:
     assert refused(with_bias({5: 101.0})).field == "sampling.logit_bias[5]"
     assert refused(with_bias({5: math.nan})).field == "sampling.logit_bias[5]"
     assert refused(with_bias(dict.fromkeys(range(1025), 1.0))).metadata["limit"] == "1024"
+
+
+def test_draft_depth_reaches_the_boot_s_and_no_further() -> None:
+    def with_depth(depth: int) -> GenerationRequest:
+        return replace(GOOD, sampling=SamplingOptions(draft_depth=depth))
+
+    validation.check_request(with_depth(3), vocabulary_size=VOCABULARY, draft_depth=3)
+    above = refused(with_depth(4), draft_depth=3)
+    assert (above.field, above.reason) == ("sampling.draft_depth", "INVALID_VALUE")
+    assert above.metadata["allowed"] == "0 to 3"
+    assert refused(with_depth(1)).reason == "UNSUPPORTED_OPTION"
+    assert refused(with_depth(-1), draft_depth=3).field == "sampling.draft_depth"
+
+
+def test_allowed_and_banned_ids() -> None:
+    def with_ids(**ids: tuple[int, ...]) -> GenerationRequest:
+        return replace(GOOD, sampling=SamplingOptions(**ids))
+
+    for name in ("allowed_token_ids", "banned_token_ids"):
+        assert refused(with_ids(**{name: (5, 100)})).field == f"sampling.{name}[1]"
+        assert refused(with_ids(**{name: (-1,)})).field == f"sampling.{name}[0]"
+    nothing_left = with_ids(allowed_token_ids=(4, 5), banned_token_ids=(5, 4))
+    assert refused(nothing_left).field == "sampling.banned_token_ids"
+    everything = with_ids(banned_token_ids=tuple(range(VOCABULARY)))
+    assert refused(everything).field == "sampling.banned_token_ids"
+
+
+def test_an_ngram_window_holds_at_least_one_sequence() -> None:
+    sampling = SamplingOptions(no_repeat_ngram_size=4, no_repeat_ngram_window=3)
+    assert refused(replace(GOOD, sampling=sampling)).field == "sampling.no_repeat_ngram_window"
 
 
 def test_stop_rules() -> None:
@@ -159,9 +198,9 @@ def test_omitted_fields_come_from_the_model() -> None:
     defaults = from_gguf({"general.sampling.temp": 0.6, "general.sampling.top_k": 20.0})
     assert defaults == SamplingDefaults(temperature=0.6, top_k=20)
     request = replace(GOOD, sampling=SamplingOptions(temperature=0.0))
-    resolved = validation.resolve_sampling(request, defaults, context_limit=64, max_output=0)
+    resolved = resolve_sampling(request, defaults, context_limit=64, max_output=0)
     assert (resolved.temperature, resolved.top_k, resolved.max_tokens) == (0.0, 20, 64)
-    bounded = validation.resolve_sampling(request, defaults, context_limit=64, max_output=8)
+    bounded = resolve_sampling(request, defaults, context_limit=64, max_output=8)
     assert bounded.max_tokens == 8
 
 
@@ -170,7 +209,7 @@ def test_a_seed_is_kept_and_a_missing_one_is_drawn() -> None:
 
     def seed(asked: int | None) -> int:
         request = replace(GOOD, sampling=SamplingOptions(seed=asked))
-        return validation.resolve_sampling(request, defaults, context_limit=64, max_output=0).seed
+        return resolve_sampling(request, defaults, context_limit=64, max_output=0).seed
 
     assert seed(-7) == -7
     assert seed(None) != seed(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.llm.v1 import generate_pb2, llm_service_pb2
 
-from antiphon_llm.front.service import ModelCard
+from antiphon_llm.front.model import ModelCard
 
 
 def model(card: ModelCard) -> llm_service_pb2.Model:

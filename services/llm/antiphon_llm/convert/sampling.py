@@ -23,4 +23,8 @@ def sampling_options(message: generate_pb2.SamplingParams) -> SamplingOptions:
         seed=optional(message, "seed"),
         min_tokens=optional(message, "min_tokens"),
         draft_depth=optional(message, "draft_depth"),
+        allowed_token_ids=list(message.allowed_token_ids),
+        banned_token_ids=list(message.banned_token_ids),
+        no_repeat_ngram_size=optional(message, "no_repeat_ngram_size"),
+        no_repeat_ngram_window=optional(message, "no_repeat_ngram_window"),
     )

@@ -7,6 +7,7 @@ import json
 import math
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,24 @@ class WeightFacts:
     parameter_count: int
     digest: str
     """Changes with the files; no full checksum."""
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """The served model as callers see it."""
+
+    name: str
+    aliases: Sequence[str]
+    architecture: str
+    context_limit: int
+    vocabulary_size: int
+    quantisation: str
+    parameter_count: int
+    tokenizer_fingerprint: str
+    fingerprint: str
+    chat: bool
+    loaded_at: float
+    """time.time() seconds."""
 
 
 @dataclass(frozen=True)

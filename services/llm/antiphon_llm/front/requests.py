@@ -26,6 +26,10 @@ class SamplingOptions:
     seed: int | None = None
     min_tokens: int | None = None
     draft_depth: int | None = None
+    allowed_token_ids: Sequence[int] = ()
+    banned_token_ids: Sequence[int] = ()
+    no_repeat_ngram_size: int | None = None
+    no_repeat_ngram_window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

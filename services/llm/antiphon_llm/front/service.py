@@ -22,28 +22,12 @@ from antiphon_llm.front import validation
 from antiphon_llm.front.encoding import EncodedPrompt, PromptEncoder
 from antiphon_llm.front.engine_client import EngineClient, WorkerFactory
 from antiphon_llm.front.generation import Generation, Prepared
-from antiphon_llm.front.model import TextModel, load_text_model
+from antiphon_llm.front.model import ModelCard, TextModel, load_text_model
+from antiphon_llm.front.ranges import check_ids
 from antiphon_llm.front.request_log import RequestLog
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, RequestScope
+from antiphon_llm.front.sampling_rules import resolve_sampling
 from antiphon_llm.messages import Hello
-
-
-@dataclass(frozen=True)
-class ModelCard:
-    """The served model as callers see it."""
-
-    name: str
-    aliases: Sequence[str]
-    architecture: str
-    context_limit: int
-    vocabulary_size: int
-    quantisation: str
-    parameter_count: int
-    tokenizer_fingerprint: str
-    fingerprint: str
-    chat: bool
-    loaded_at: float
-    """time.time() seconds."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +164,7 @@ class LlmFront:
         """
         parts = self._ready()
         card = self._resolve(model)
-        validation.check_ids("ids", ids, card.vocabulary_size)
+        check_ids("ids", ids, card.vocabulary_size)
         return parts.text.tokenizer.decode(ids, skip_control=False)
 
     async def embed(
@@ -320,7 +304,7 @@ class LlmFront:
         validation.check_request(request, vocabulary_size=card.vocabulary_size)
         ids = (await parts.encoder.encode(request.input)).ids
         validation.check_length(len(ids), request.stop.max_tokens, card.context_limit)
-        sampling = validation.resolve_sampling(
+        sampling = resolve_sampling(
             request,
             parts.text.defaults,
             context_limit=card.context_limit,
