@@ -17,11 +17,19 @@ from antiphon.vocoder.v1 import (
     vocoder_service_pb2_grpc,
 )
 from antiphon.vocoder.v1 import vocoder_service_pb2 as voc
-from antiphon_core.errors import InvalidArgument, Unimplemented
+from antiphon_core.errors import (
+    AntiphonError,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    Unavailable,
+    Unimplemented,
+)
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.node import NodeAdminServicer
 from antiphon_core.node_types import ServerInfo
 from antiphon_core.rpc.context import current
+from antiphon_core.rpc.errors import to_status
 from antiphon_core.rpc.server import RpcServer
 
 WORDS = ("Hello", " there", ",", " friend", " \u00e9\u4e16\U0001f600", '"\n')
@@ -38,10 +46,11 @@ class Calls:
     cancelled_at: list[float] = field(default_factory=list)
     """Calls that were cancelled, in a wait or (GeneratorExit) at a yield."""
 
-    def begin(self, request: object) -> None:
+    def begin(self, request: object, request_id: str = "", traceparent: str = "") -> None:
+        """Counts a request; its ids are the call's where it brings none of its own."""
         self.requests.append(request)
-        self.request_ids.append(current().request_id)
-        self.traceparents.append(current().traceparent)
+        self.request_ids.append(request_id or current().request_id)
+        self.traceparents.append(traceparent or current().traceparent)
         self.running += 1
 
 
@@ -70,6 +79,15 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
     def __init__(self) -> None:
         self.calls = Calls()
         self.script = LlmScript()
+        self.starts: list[gen.StartGenerate] = []
+        self.streams = 0
+        """GenerateMany calls that were opened."""
+        self.break_streams = False
+        """Whether the next message of a GenerateMany call is its end."""
+        self.ignores_timeouts = False
+        self.stream_metadata: dict[str, str] = {}
+        """Of the last GenerateMany call."""
+        self._outboxes: list[asyncio.Queue[gen.GenerateManyResponse | None]] = []
         self.models = [
             llm.Model(
                 id="org/small-model",
@@ -89,6 +107,63 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
                 created_at_seconds=1_700_000_001,
             ),
         ]
+
+    async def GenerateMany(self, requests, context) -> AsyncIterator[gen.GenerateManyResponse]:
+        self.streams += 1
+        self.stream_metadata = dict(context.invocation_metadata())
+        outbox: asyncio.Queue[gen.GenerateManyResponse | None] = asyncio.Queue()
+        self._outboxes.append(outbox)
+        live: dict[str, asyncio.Task[None]] = {}
+
+        async def read() -> None:
+            async for request in requests:
+                if request.WhichOneof("action") == "cancel":
+                    task = live.pop(request.cancel.stream_id, None)
+                    if task is not None:
+                        task.cancel()
+                else:
+                    start = request.start
+                    self.starts.append(start)
+                    live[start.stream_id] = asyncio.create_task(self._start(start, outbox))
+            await outbox.put(None)
+
+        reader = asyncio.create_task(read())
+        try:
+            while (message := await outbox.get()) is not None:
+                if self.break_streams:
+                    raise Unavailable("the engine died", reason="WORKER_DIED")
+                yield message
+        finally:
+            self._outboxes.remove(outbox)
+            for task in (reader, *live.values()):
+                task.cancel()
+
+    def end_streams(self) -> None:
+        """Ends every GenerateMany call in order, as a service that drains does."""
+        for outbox in self._outboxes:
+            outbox.put_nowait(None)
+
+    async def _start(self, start: gen.StartGenerate, outbox: asyncio.Queue) -> None:
+        """One request of a stream, as Generate would serve it."""
+        self.calls.begin(start.request, start.request_id, start.traceparent)
+        timed = start.HasField("timeout") and not self.ignores_timeouts
+        timeout = start.timeout.ToMilliseconds() / 1000 if timed else None
+        try:
+            async with asyncio.timeout(timeout):
+                async for response in self._answer(start.request, self.script):
+                    await outbox.put(many(start.stream_id, response))
+                    await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.calls.cancelled_at.append(time.monotonic())
+            raise
+        except TimeoutError:
+            await outbox.put(failed(start.stream_id, DeadlineExceeded("too late")))
+        except AntiphonError as error:
+            await outbox.put(failed(start.stream_id, error))
+        except Exception:
+            await outbox.put(failed(start.stream_id, Internal("the service failed")))
+        finally:
+            self.calls.running -= 1
 
     async def Generate(self, request, context) -> AsyncIterator[gen.GenerateResponse]:
         self.calls.begin(request)
@@ -172,6 +247,30 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
 
     async def ListModels(self, request, context) -> llm.ListModelsResponse:
         return llm.ListModelsResponse(models=self.models)
+
+
+def many(stream_id: str, response: gen.GenerateResponse) -> gen.GenerateManyResponse:
+    """A response as a message of a multiplexed stream: plain text in the columns."""
+    delta = response.delta
+    if response.WhichOneof("event") == "delta" and {f.name for f, _ in delta.ListFields()} <= {
+        "choice",
+        "text",
+        "token_count",
+    }:
+        return gen.GenerateManyResponse(
+            stream_ids=[stream_id],
+            choices=[delta.choice],
+            texts=[delta.text],
+            token_counts=[delta.token_count],
+        )
+    event = gen.GenerateManyEvent(stream_id=stream_id, response=response)
+    return gen.GenerateManyResponse(events=[event])
+
+
+def failed(stream_id: str, error: AntiphonError) -> gen.GenerateManyResponse:
+    """The end of one request of a multiplexed stream."""
+    event = gen.GenerateManyEvent(stream_id=stream_id, error=to_status(error))
+    return gen.GenerateManyResponse(events=[event])
 
 
 def prompt_tokens(request) -> list[bytes]:

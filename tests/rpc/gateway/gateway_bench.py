@@ -15,10 +15,16 @@ from support.waiting import until
 
 
 class GatewayBench:
-    """Everything one test needs: ``http`` is a client whose base is the gateway."""
+    """Everything one test needs: ``http`` is a client whose base is the gateway.
 
-    def __init__(self, **settings: object) -> None:
+    Args:
+        balanced: calls go through ``egress_target``, one RPC a generation, as before a proxy.
+        settings: of the gateway, beside its targets.
+    """
+
+    def __init__(self, *, balanced: bool = False, **settings: object) -> None:
         self.fakes = FakeBackends()
+        self._balanced = balanced
         self._settings = settings
 
     async def start(self, *, backends: bool = True, ready: bool = True) -> None:
@@ -28,6 +34,7 @@ class GatewayBench:
             {
                 "llm_targets": [self.fakes.target],
                 "vocoder_targets": [self.fakes.target],
+                "egress_target": self.fakes.target if self._balanced else "",
                 **self._settings,
             }
         )
@@ -40,6 +47,7 @@ class GatewayBench:
         self.port = await self.listener.start()
         self.lifecycle.ready()
         self.backends.start()
+        self.gateway.start()
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.AsyncClient(base_url=self.url, timeout=20.0)
         if backends and ready:
@@ -49,6 +57,7 @@ class GatewayBench:
     async def stop(self) -> None:
         await self.http.aclose()
         await self.listener.stop()
+        await self.gateway.close()
         await self.backends.close()
         await self.fakes.stop()
 

@@ -48,7 +48,8 @@ def calls_running(bench: GatewayBench) -> int:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_generation_is_cancelled(bench: GatewayBench, path: str, stream: bool) -> None:
+async def test_generation_is_cancelled(either_bench: GatewayBench, path: str, stream: bool) -> None:
+    bench = either_bench
     bench.fakes.llm.script = LlmScript(words=("x",) * 1000, delay=0.01)
     body = (
         chat_body(stream=stream)
@@ -61,7 +62,8 @@ async def test_generation_is_cancelled(bench: GatewayBench, path: str, stream: b
     await assert_freed(bench, writer)
 
 
-async def test_waiting_for_admission_is_cancelled(bench: GatewayBench) -> None:
+async def test_waiting_for_admission_is_cancelled(either_bench: GatewayBench) -> None:
+    bench = either_bench
     bench.fakes.llm.script = LlmScript(accept_delay=30)
     _, writer = await send_raw(bench, "/v1/chat/completions", chat_body(stream=True))
     await until(lambda: calls_running(bench) == 1)
@@ -97,7 +99,8 @@ async def assert_freed(bench: GatewayBench, writer: asyncio.StreamWriter) -> Non
     await until(lambda: bench.gateway.active_requests == 0)
 
 
-async def test_random_aborts_leave_nothing_behind(bench: GatewayBench) -> None:
+async def test_random_aborts_leave_nothing_behind(either_bench: GatewayBench) -> None:
+    bench = either_bench
     bench.fakes.llm.script = LlmScript(delay=0.002)
     chance = random.Random(7)
     tasks_before = len(asyncio.all_tasks())
@@ -120,8 +123,9 @@ async def test_random_aborts_leave_nothing_behind(bench: GatewayBench) -> None:
 
 
 async def test_a_slow_reader_gets_everything_and_holds_the_service_back(
-    bench: GatewayBench,
+    balanced_bench: GatewayBench,
 ) -> None:
+    bench = balanced_bench
     words = tuple(f"{index:07d} " * 512 for index in range(2_000))
     bench.fakes.llm.script = LlmScript(words=words)
     reader, writer = await send_raw(bench, "/v1/chat/completions", chat_body(stream=True))

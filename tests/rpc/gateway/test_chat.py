@@ -173,8 +173,9 @@ async def test_tool_calls_and_reasoning(bench: GatewayBench) -> None:
     ],
 )
 async def test_refusal_before_admission_has_its_status(
-    bench: GatewayBench, stream: bool, error: Exception, status: int, code: str
+    either_bench: GatewayBench, stream: bool, error: Exception, status: int, code: str
 ) -> None:
+    bench = either_bench
     bench.fakes.llm.script = LlmScript(fail_before=error)
     response = await bench.chat(stream=stream)
     assert response.status_code == status
@@ -190,8 +191,9 @@ async def test_refusal_before_admission_has_its_status(
 
 @pytest.mark.parametrize("words", range(len(WORDS) + 1))
 async def test_failure_after_admission_is_an_event_without_done(
-    bench: GatewayBench, words: int
+    either_bench: GatewayBench, words: int
 ) -> None:
+    bench = either_bench
     failure = Unavailable("the engine died", reason="WORKER_DIED")
     bench.fakes.llm.script = LlmScript(fail_after_words=words, failure=failure)
     response = await bench.chat(stream=True)
@@ -205,7 +207,8 @@ async def test_failure_after_admission_is_an_event_without_done(
     assert whole.status_code == 502
 
 
-async def test_a_stream_without_terminal_is_an_error(bench: GatewayBench) -> None:
+async def test_a_stream_without_terminal_is_an_error(balanced_bench: GatewayBench) -> None:
+    bench = balanced_bench
     bench.fakes.llm.script = LlmScript(end_without_terminal=True)
     assert (await bench.chat()).status_code == 500
     events = events_of((await bench.chat(stream=True)).text)
@@ -255,7 +258,8 @@ async def test_ignored_fields_are_named(bench: GatewayBench) -> None:
     assert response.headers["x-antiphon-ignored"] == "frobnicate"
 
 
-async def test_request_id_and_trace_travel(bench: GatewayBench) -> None:
+async def test_request_id_and_trace_travel(either_bench: GatewayBench) -> None:
+    bench = either_bench
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     response = await bench.http.post(
         "/v1/chat/completions",

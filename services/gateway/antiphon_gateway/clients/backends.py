@@ -234,7 +234,7 @@ class Backends:
         egress = settings.egress_target
         llm: Pool[LlmBackend, ModelInfo] = Pool()
         for target in settings.llm_targets:
-            backend = LlmBackend(self._channel(egress or target))
+            backend = LlmBackend(self._channel(egress or target), multiplexed=not egress)
             self._join(llm, "llm", target, backend, backend.list_models)
         vocoder: Pool[SpeechClient, Voice] = Pool()
         for target in settings.vocoder_targets:
@@ -298,6 +298,8 @@ class Backends:
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
+        for member in self.llm.pool.members:
+            member.client.close()
         for channel in self._channels.values():
             await channel.close()
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import grpc.aio
 from antiphon.llm.v1 import generate_pb2, llm_service_pb2, llm_service_pb2_grpc
 from antiphon_core.rpc.streams import result
 
+from antiphon_gateway.clients.multiplex import GenerationMultiplexer
 from antiphon_gateway.clients.stream import BackendStream
 from antiphon_gateway.convert import generation as convert
 from antiphon_gateway.domain.catalog import ModelInfo
@@ -20,18 +22,53 @@ from antiphon_gateway.domain.generation import (
     Tokenized,
 )
 
-GenerationStream = BackendStream[GenerateEvent]
-"""Accepted, deltas, one Finished per choice, Completed."""
+
+class GenerationStream(Protocol):
+    """Accepted, deltas, one Finished per choice, Completed.
+
+    Use as ``async with llm.generate(request) as events: async for event in events``. Leaving the
+    block ends the request at the service. Iteration raises its typed AntiphonError. ``cancel``
+    may be called at any time, from any task of the loop.
+    """
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def __aiter__(self) -> AsyncIterator[GenerateEvent]: ...
+
+    async def __anext__(self) -> GenerateEvent: ...
+
+    def cancel(self) -> None: ...
 
 
 class LlmBackend:
-    """One llm service; serves one model and its adapters."""
+    """One llm service; serves one model and its adapters.
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    Args:
+        channel: to the service, or to the proxy before it.
+        multiplexed: carry all generations on one stream. It costs a fraction per token, but all
+            of them reach the same replica, so it is not for a channel to a balancing proxy.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, *, multiplexed: bool) -> None:
         self._stub: Any = llm_service_pb2_grpc.LlmServiceStub(channel)
+        self._many = GenerationMultiplexer(self._stub.GenerateMany) if multiplexed else None
+
+    def close(self) -> None:
+        """Ends the generations of the shared stream."""
+        if self._many is not None:
+            self._many.close()
 
     def generate(self, request: GenerateRequest) -> GenerationStream:
-        """Starts a generation; see BackendStream for use and errors."""
+        """Starts a generation for the current request context."""
+        if self._many is not None:
+            return self._many.start(request)
         call = self._stub.Generate(convert.request_to_proto(request), timeout=request.timeout)
         return BackendStream(call, convert.response_to_event, Completed)
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from antiphon.llm.v1 import chat_pb2, generate_pb2, llm_service_pb2
+from antiphon_core.request_context import RequestContext
 from antiphon_core.rpc.errors import from_status
 
-from antiphon_gateway.convert.common import audio_format_to_proto, seconds
+from antiphon_gateway.convert.common import (
+    audio_format_to_proto,
+    milliseconds_to_duration,
+    seconds,
+)
 from antiphon_gateway.domain import catalog, generation
 from antiphon_gateway.domain.speech import AudioFormat
 
@@ -55,6 +60,38 @@ def request_to_proto(request: generation.GenerateRequest) -> generate_pb2.Genera
     if request.constraint is not None:
         message.constraint.CopyFrom(_constraint(request.constraint))
     return message
+
+
+def start_to_proto(
+    stream_id: str,
+    request: generation.GenerateRequest,
+    context: RequestContext,
+    timeout: float | None,
+) -> generate_pb2.GenerateManyRequest:
+    """The start of a request on a multiplexed stream.
+
+    Args:
+        stream_id: unique on the stream.
+        request: what to generate.
+        context: the request that it is for.
+        timeout: seconds; None leaves it to the service.
+    """
+    start = generate_pb2.StartGenerate(
+        stream_id=stream_id,
+        request=request_to_proto(request),
+        traceparent=context.traceparent,
+        tenant=context.tenant,
+        batch=context.priority == "batch",
+        request_id=context.request_id,
+    )
+    if timeout is not None:
+        start.timeout.CopyFrom(milliseconds_to_duration(max(1, round(timeout * 1000))))
+    return generate_pb2.GenerateManyRequest(start=start)
+
+
+def cancel_to_proto(stream_id: str) -> generate_pb2.GenerateManyRequest:
+    """The end of a request on a multiplexed stream."""
+    return generate_pb2.GenerateManyRequest(cancel=generate_pb2.CancelGenerate(stream_id=stream_id))
 
 
 def chat_to_proto(chat: generation.ChatInput) -> generate_pb2.ChatInput:
