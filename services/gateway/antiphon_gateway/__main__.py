@@ -55,10 +55,12 @@ async def serve(settings: GatewaySettings) -> int:
         for listener in listeners:
             await listener.start()
         backends.start()
+        gateway.start()
 
     async def close() -> None:
         for listener in listeners:
             await listener.stop()
+        await gateway.close()
         await backends.close()
 
     return await run_service(

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from antiphon_core.lifecycle import Lifecycle
 from starlette.routing import BaseRoute, Router, WebSocketRoute
 
-from antiphon_gateway.auth import KeyVerifier
 from antiphon_gateway.clients import Backends
 from antiphon_gateway.config import GatewaySettings
 from antiphon_gateway.http import Receive, Scope, Send
+from antiphon_gateway.identity.verifiers import build_identity
 from antiphon_gateway.middleware.authentication import AuthenticationMiddleware
+from antiphon_gateway.middleware.cors import CorsMiddleware
+from antiphon_gateway.middleware.limits import LimitsMiddleware
 from antiphon_gateway.middleware.request import App, RequestMiddleware
 from antiphon_gateway.realtime.endpoint import realtime_websocket
 from antiphon_gateway.realtime.routes import ROUTES as REALTIME_ROUTES
 from antiphon_gateway.routes import rest_routes
 from antiphon_gateway.static import page_routes
+
+if TYPE_CHECKING:
+    from antiphon_gateway.store.storage import Storage
 
 
 class Gateway:
@@ -24,14 +31,20 @@ class Gateway:
         settings: the governing settings.
         backends: clients and cached status of the backends.
         lifecycle: state of this process.
-        verifier: API keys; the realtime endpoint verifies with it before the upgrade.
+        storage: what outlives the process; None where no store is configured.
+        identity: credentials; the realtime endpoint asks it before the upgrade.
+
+    ``start`` before the first request, ``close`` after the last.
     """
 
     def __init__(self, settings: GatewaySettings, backends: Backends, lifecycle: Lifecycle) -> None:
         self.settings = settings
         self.backends = backends
         self.lifecycle = lifecycle
-        self.verifier = KeyVerifier(settings.api_keys)
+        self.storage = _open_storage(settings)
+        self.identity = build_identity(
+            settings.api_keys, settings.identity, self.storage.keys if self.storage else None
+        )
         routes: list[BaseRoute] = [
             *rest_routes(),
             *REALTIME_ROUTES,
@@ -39,9 +52,9 @@ class Gateway:
             *page_routes(),
         ]
         router = Router(routes, redirect_slashes=False)
-        self._requests = RequestMiddleware(
-            AuthenticationMiddleware(router, self.verifier), settings.limits.header_bytes
-        )
+        guarded = AuthenticationMiddleware(router, self.identity)
+        limited = LimitsMiddleware(guarded, settings.limits)
+        self._requests = self._outermost(CorsMiddleware(limited, settings.cors))
 
     @property
     def active_requests(self) -> int:
@@ -50,7 +63,7 @@ class Gateway:
 
     def operations(self, router: App) -> App:
         """The application of the operations listener: same errors, no keys."""
-        middleware = RequestMiddleware(router, self.settings.limits.header_bytes)
+        middleware = self._outermost(LimitsMiddleware(router, self.settings.limits))
 
         async def operations(scope: Scope, receive: Receive, send: Send) -> None:
             scope["app"] = self
@@ -58,6 +71,39 @@ class Gateway:
 
         return operations
 
+    def start(self) -> None:
+        """Begins what runs in the background; needs a running loop."""
+        if self.storage is not None:
+            self.storage.start()
+
+    async def close(self) -> None:
+        """Ends what runs in the background."""
+        if self.storage is not None:
+            await self.storage.close()
+
+    @property
+    def unready_reasons(self) -> list[str]:
+        """Why requests would be refused, beside the state of this process; empty when ready."""
+        reasons = self.backends.missing
+        if self.storage is not None and not self.storage.store.is_available:
+            reasons = [*reasons, "store_unavailable"]
+        return reasons
+
+    def _outermost(self, app: App) -> RequestMiddleware:
+        return RequestMiddleware(
+            app,
+            trusted_hops=self.settings.identity.trusted_hops,
+            deadline_seconds=self.settings.limits.request_seconds,
+        )
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
         await self._requests(scope, receive, send)
+
+
+def _open_storage(settings: GatewaySettings) -> Storage | None:
+    if not settings.store.is_configured:
+        return None
+    from antiphon_gateway.store.storage import Storage
+
+    return Storage(settings.store)

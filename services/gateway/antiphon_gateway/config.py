@@ -8,7 +8,9 @@ from typing import Self
 from antiphon_core.config import Settings, setting
 from pydantic import field_validator, model_validator
 
+from antiphon_gateway.identity.settings import IdentitySettings
 from antiphon_gateway.realtime.settings import RealtimeSettings
+from antiphon_gateway.store.settings import StoreSettings
 
 OPENAI_VOICES = (
     "alloy",
@@ -38,6 +40,7 @@ class Limits(Settings):
     json_bytes: int = setting(32 * 1024 * 1024, doc="Largest JSON body in bytes.", ge=1024)
     json_depth: int = setting(64, doc="Deepest nesting of a JSON body.", ge=8)
     upload_bytes: int = setting(25 * 1024 * 1024, doc="Largest audio upload in bytes.", ge=1024)
+    file_bytes: int = setting(512 * 1024 * 1024, doc="Largest uploaded file in bytes.", ge=1024)
     speech_characters: int = setting(4096, doc="Longest text of one speech request.", ge=1)
     body_idle_seconds: float = setting(
         10.0, doc="A body that brings nothing for so long is refused.", gt=0
@@ -51,6 +54,25 @@ class Limits(Settings):
     ping_seconds: float = setting(
         15.0, doc="Silence on an event stream after which a comment is sent.", gt=0
     )
+
+
+class CorsSettings(Settings):
+    """Which pages of other origins may call; none by default."""
+
+    allowed_origins: list[str] = setting(
+        doc="Origins such as https://app.example, or * for all; empty switches CORS off.",
+        default_factory=list,
+    )
+    allow_credentials: bool = setting(
+        False, doc="Let browsers send cookies and client certificates; never with *."
+    )
+    max_age_seconds: int = setting(600, doc="Browsers may remember a preflight for so long.", ge=0)
+
+    @model_validator(mode="after")
+    def _never_everybody_with_credentials(self) -> Self:
+        if self.allow_credentials and "*" in self.allowed_origins:
+            raise ValueError("allow_credentials needs allowed_origins that are listed, not *")
+        return self
 
 
 class GatewaySettings(Settings):
@@ -115,6 +137,11 @@ class GatewaySettings(Settings):
     )
     log_level: str = setting("info", doc="debug, info, warning or error.")
     limits: Limits = setting(doc="Bounds on one request.", default_factory=Limits)
+    identity: IdentitySettings = setting(
+        doc="Credentials beside api_keys.", default_factory=IdentitySettings
+    )
+    store: StoreSettings = setting(doc="What outlives the process.", default_factory=StoreSettings)
+    cors: CorsSettings = setting(doc="Pages of other origins.", default_factory=CorsSettings)
     realtime: RealtimeSettings = setting(
         doc="Defaults and bounds of realtime sessions.", default_factory=RealtimeSettings
     )
@@ -139,11 +166,18 @@ class GatewaySettings(Settings):
 
     @model_validator(mode="after")
     def _loopback_without_keys(self) -> Self:
-        if not self.api_keys and not self.open_mode and not _is_loopback(self.host):
+        is_open = not self.api_keys and not self.identity.is_configured
+        if is_open and not self.open_mode and not _is_loopback(self.host):
             raise ValueError(
                 f"host {self.host!r} is not a loopback address and no api_keys are configured; "
-                "add api_keys, bind to 127.0.0.1, or set ANTIPHON_OPEN_MODE=1"
+                "add api_keys or [gateway.identity], bind to 127.0.0.1, or set ANTIPHON_OPEN_MODE=1"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _stored_keys_have_a_store(self) -> Self:
+        if self.identity.stored_keys and not self.store.is_configured:
+            raise ValueError("identity.stored_keys needs store.directory")
         return self
 
     @property

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, 
 from contextlib import asynccontextmanager
 from typing import Any
 
-from antiphon_core.errors import DeadlineExceeded, InvalidArgument
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -30,43 +28,28 @@ def header(scope: Scope, name: bytes) -> bytes:
     return b""
 
 
-async def body_chunks(
-    scope: Scope, receive: Receive, limit: int, idle_seconds: float
-) -> AsyncIterator[bytes]:
-    """The request body piece by piece.
+async def body_chunks(receive: Receive) -> AsyncIterator[bytes]:
+    """The request body piece by piece; the limits middleware bounds size and pace.
 
     Raises:
-        InvalidArgument: TOO_LARGE, before any byte is read where the length is declared.
-        DeadlineExceeded: INPUT_IDLE, no byte for ``idle_seconds``.
+        InvalidArgument: TOO_LARGE.
+        DeadlineExceeded: INPUT_IDLE.
         ClientDisconnected: the client went away before the end.
     """
-    declared = header(scope, b"content-length")
-    if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit, int(declared))
-    received = 0
     while True:
-        try:
-            async with asyncio.timeout(idle_seconds):
-                message = await receive()
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"the request body brought nothing for {idle_seconds:g} s", reason="INPUT_IDLE"
-            ) from None
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
         chunk = message.get("body", b"")
-        received += len(chunk)
-        if received > limit:
-            raise _too_large(limit, received)
         if chunk:
             yield chunk
         if not message.get("more_body", False):
             return
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int, idle_seconds: float) -> bytes:
+async def read_body(receive: Receive) -> bytes:
     """The whole request body; raises as ``body_chunks`` does."""
-    return b"".join([chunk async for chunk in body_chunks(scope, receive, limit, idle_seconds)])
+    return b"".join([chunk async for chunk in body_chunks(receive)])
 
 
 async def send_response(
@@ -119,11 +102,3 @@ async def cancel_on_disconnect(receive: Receive) -> AsyncIterator[None]:
         raise
     finally:
         watcher.cancel()
-
-
-def _too_large(limit: int, observed: int) -> InvalidArgument:
-    return InvalidArgument(
-        f"the request body has more than {limit} bytes",
-        reason="TOO_LARGE",
-        metadata={"limit": str(limit), "observed": str(observed)},
-    )

@@ -32,7 +32,7 @@ CODES = {
     404: {"model_not_found", "not_found"},
     405: {"method_not_allowed"},
     408: {"request_timeout"},
-    409: {"conflict"},
+    409: {"conflict", "idempotency_mismatch"},
     413: {"request_too_large"},
     415: {"unsupported_media_type"},
     429: {"rate_limit_exceeded", "capacity_exceeded", "insufficient_quota"},

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from antiphon_gateway.http import (
     ClientDisconnected,
+    Headers,
     Message,
     Receive,
     Scope,
@@ -23,6 +24,7 @@ from antiphon_gateway.http import (
     header,
     send_response,
 )
+from antiphon_gateway.identity.credentials import client_address
 from antiphon_gateway.openai.errors import error_body, error_headers, internal_error, row_of
 
 _REQUEST_ID_FORM = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -47,12 +49,14 @@ class RequestMiddleware:
 
     Args:
         app: what it wraps.
-        header_limit: bytes of all header names and values together.
+        trusted_hops: proxies in front whose X-Forwarded-For counts.
+        deadline_seconds: of one request, for every call that it makes.
     """
 
-    def __init__(self, app: App, header_limit: int) -> None:
+    def __init__(self, app: App, *, trusted_hops: int, deadline_seconds: float) -> None:
         self._app = app
-        self._header_limit = header_limit
+        self._trusted_hops = trusted_hops
+        self._deadline_seconds = deadline_seconds
         self.active = 0
         """Requests being served."""
 
@@ -64,8 +68,15 @@ class RequestMiddleware:
         kept = _REQUEST_ID_FORM.fullmatch(given)
         request_id = given.decode() if kept else new_request_id()
         parent = header(scope, b"traceparent").decode("latin-1")
-        context = RequestContext(request_id, str(continue_trace(parent or None)))
+        trace = str(continue_trace(parent or None))
+        # A socket lives as long as its session; its calls have their own limits.
+        is_http = scope["type"] == "http"
+        deadline = time.time() + self._deadline_seconds if is_http else None
+        context = RequestContext(request_id, trace, deadline=deadline)
         scope["request_id"] = request_id
+        scope["client_address"] = client_address(
+            scope["headers"], (scope.get("client") or ("",))[0], self._trusted_hops
+        )
         self.active += 1
         _in_flight.inc()
         try:
@@ -80,8 +91,8 @@ class RequestMiddleware:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         response = _ResponseHead(send, request_id)
+        scope["response_head"] = response
         try:
-            self._check_headers(scope)
             await self._app(scope, receive, response.send)
         except ClientDisconnected:
             response.status = _CLIENT_CLOSED
@@ -98,24 +109,17 @@ class RequestMiddleware:
             _requests.labels(route, scope["method"], response.status).inc()
             _seconds.labels(route).observe(time.perf_counter() - response.started)
 
-    def _check_headers(self, scope: Scope) -> None:
-        size = sum(len(name) + len(value) for name, value in scope["headers"])
-        if size > self._header_limit:
-            raise InvalidArgument(
-                f"the request headers have more than {self._header_limit} bytes",
-                reason="HEADERS_TOO_LARGE",
-                metadata={"limit": str(self._header_limit), "observed": str(size)},
-            )
-
     async def _refuse(self, scope: Scope, response: _ResponseHead, error: AntiphonError) -> None:
         row = row_of(error)
-        layer = "gateway" if row.status < 500 else "backend"
+        layer = scope.get("layer") or ("gateway" if row.status < 500 else "backend")
         _refusals.labels(layer, error.reason, row.status).inc()
         log.warning(
             "request_refused",
             route=_route(scope),
             status=row.status,
+            layer=layer,
             reason=error.reason,
+            client=scope["client_address"],
             message=error.message[:500],
             **{key: value for key, value in error.metadata.items() if key in _LOGGED_METADATA},
         )
@@ -136,6 +140,8 @@ class _ResponseHead:
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
         self._request_id = request_id.encode()
+        self.added: list[Callable[[], Headers]] = []
+        """Asked for further headers when the response begins."""
         self.started = time.perf_counter()
         self.is_started = False
         self.status: Any = 0
@@ -147,10 +153,16 @@ class _ResponseHead:
             elapsed = int((time.perf_counter() - self.started) * 1000)
             message["headers"] = [
                 *message.get("headers", ()),
+                *(pair for more in self.added for pair in more()),
                 (b"x-request-id", self._request_id),
                 (b"openai-processing-ms", str(elapsed).encode()),
             ]
         await self._send(message)
+
+
+def add_head(scope: Scope, headers: Callable[[], Headers]) -> None:
+    """Adds headers to whatever response the request gets, errors included."""
+    scope["response_head"].added.append(headers)
 
 
 def _route(scope: Scope) -> str:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from antiphon_core.errors import PermissionDenied
 
-from antiphon_gateway.auth import bearer_token
 from antiphon_gateway.clients import Backends
+from antiphon_gateway.identity.credentials import token_of
+from antiphon_gateway.identity.principal import Principal, use_principal
 from antiphon_gateway.realtime.client_secrets import Sealer, is_secret
 from antiphon_gateway.realtime.settings import RealtimeSettings
 from antiphon_gateway.realtime.state import Served
@@ -27,11 +28,12 @@ class Admission:
     """What an accepted socket starts with."""
 
     model: str
+    principal: Principal
     preset: dict[str, Any] | None
     subprotocol: str | None
 
 
-def admit(
+async def admit(
     gateway: Gateway,
     headers: Sequence[tuple[bytes, bytes]],
     subprotocols: Sequence[str],
@@ -47,7 +49,7 @@ def admit(
 
     Raises:
         Unauthenticated: no, unknown or expired credentials.
-        PermissionDenied: a client secret of another model.
+        PermissionDenied: a client secret of another model, or no scope ``realtime``.
         NotFound: the model is not served.
         Unavailable: this process or a backend is not ready.
     """
@@ -58,18 +60,21 @@ def admit(
     if is_secret(token):
         claims = Sealer(settings.secret_key).open(token, time.time())
         preset = claims.session
+        principal = claims.principal
         if model and resolve_model(gateway.backends, settings, model) != claims.model:
             raise PermissionDenied(
                 f"the client secret is for model {claims.model!r}, not {model!r}"
             )
         model = claims.model
     else:
-        gateway.verifier.verify(token)
-    resolved = resolve_model(gateway.backends, settings, model)
+        principal = await gateway.identity.authenticate(token)
+    principal.require("realtime")
+    with use_principal(principal):
+        resolved = resolve_model(gateway.backends, settings, model)
     gateway.backends.vocoder.pool.require_ready()
     gateway.backends.recognition.pool.require_ready()
     subprotocol = SUBPROTOCOL if SUBPROTOCOL in subprotocols else None
-    return Admission(resolved, preset, subprotocol)
+    return Admission(resolved, principal, preset, subprotocol)
 
 
 def resolve_model(backends: Backends, settings: RealtimeSettings, name: str) -> str:
@@ -96,4 +101,4 @@ def _token(headers: Sequence[tuple[bytes, bytes]], subprotocols: Sequence[str]) 
     for offered in subprotocols:
         if offered.startswith(KEY_SUBPROTOCOL):
             return offered.removeprefix(KEY_SUBPROTOCOL)
-    return bearer_token(headers)
+    return token_of(headers)

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 from antiphon_core.errors import InvalidArgument, Unauthenticated
 
+from antiphon_gateway.identity.principal import OPEN, Principal
+
 PREFIX = "ek_"
 SHORTEST_SECONDS = 10
 LONGEST_SECONDS = 7200
@@ -33,8 +35,8 @@ class Claims(msgspec.Struct, frozen=True):
     model: str
     session: dict[str, Any]
     """Configuration that a session of this token starts with."""
-    key_id: str = ""
-    """Short id of the API key that asked for it."""
+    principal: Principal = OPEN
+    """Who asked for it: the session is theirs."""
     nonce: str = ""
 
 

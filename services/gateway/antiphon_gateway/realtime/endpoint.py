@@ -16,6 +16,7 @@ from antiphon_core.logs import get_logger
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
+from antiphon_gateway.middleware.authentication import act_as
 from antiphon_gateway.openai.errors import error_body, error_headers, row_of
 from antiphon_gateway.realtime import events, session
 from antiphon_gateway.realtime.admission import Admission, admit, served
@@ -40,7 +41,7 @@ async def realtime_websocket(websocket: WebSocket) -> None:
     gateway: Gateway = websocket.app  # pyright: ignore[reportAssignmentType]
     try:
         with _counted(gateway):
-            admission = admit(
+            admission = await admit(
                 gateway,
                 websocket.scope["headers"],
                 websocket.scope["subprotocols"],
@@ -50,7 +51,8 @@ async def realtime_websocket(websocket: WebSocket) -> None:
             if BETA_VALUE in websocket.headers.get(BETA_HEADER, ""):
                 await _refuse_beta(websocket)
             else:
-                await _serve(websocket, gateway, admission)
+                with act_as(admission.principal):
+                    await _serve(websocket, gateway, admission)
     except AntiphonError as error:
         await _deny(websocket, error)
 

@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from antiphon_gateway.http import read_body
+from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.realtime import codec
 from antiphon_gateway.realtime import config as session_config
 from antiphon_gateway.realtime.admission import resolve_model
@@ -56,11 +57,8 @@ class ClientSecretResponse(Struct):
 async def create_client_secret(request: Request) -> Response:
     """Seals a session configuration into a token for a browser."""
     gateway: Gateway = request.app  # pyright: ignore[reportAssignmentType]
-    limits = gateway.settings.limits
     settings = gateway.settings.realtime
-    body = await read_body(
-        request.scope, request.receive, limits.json_bytes, limits.body_idle_seconds
-    )
+    body = await read_body(request.receive)
     asked = _parse(body)
     name = asked.session.get("model") or ""
     if not isinstance(name, str):
@@ -77,7 +75,7 @@ async def create_client_secret(request: Request) -> Response:
         expires_at=expires_at,
         model=model,
         session=preset,
-        key_id=request.scope.get("key_id", ""),
+        principal=current_principal(),
         nonce=nonce(),
     )
     answer = ClientSecretResponse(

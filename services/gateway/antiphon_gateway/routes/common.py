@@ -21,6 +21,7 @@ from antiphon_gateway.domain.generation import (
     TokenLogprob,
 )
 from antiphon_gateway.http import Receive, Scope, read_body
+from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.openai.chat_output import error_frame
 from antiphon_gateway.openai.common import (
     FinishReasonName,
@@ -58,14 +59,14 @@ async def read_request(
     """Reads and validates a JSON body; see ``decode_body``."""
     settings = gateway_of(scope).settings
     limits = settings.limits
-    body = await read_body(scope, receive, limits.json_bytes, limits.body_idle_seconds)
+    body = await read_body(receive)
     return decode_body(
         body,
         wire_type,
         policies,
         endpoint=endpoint,
         max_depth=limits.json_depth,
-        strict_fields=settings.strict_fields,
+        strict_fields=settings.strict_fields or current_principal().strict_fields,
     )
 
 

@@ -33,7 +33,7 @@ class Readiness:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gateway = gateway_of(scope)
-        reasons = gateway.backends.missing
+        reasons = gateway.unready_reasons
         if gateway.lifecycle.state in (State.DRAINING, State.STOPPED):
             reasons = ["draining", *reasons]
         elif not gateway.lifecycle.is_ready:

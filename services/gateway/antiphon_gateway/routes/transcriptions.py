@@ -37,7 +37,6 @@ from antiphon_gateway.openai.fields import TRANSCRIPTION, TRANSLATION, Policies
 from antiphon_gateway.routes.common import gateway_of, write_failure
 from antiphon_gateway.sse import StreamWriter
 
-_FORM_OVERHEAD_BYTES = 256 * 1024
 _PIECE_BYTES = 256 * 1024
 
 
@@ -54,10 +53,7 @@ class Transcriptions:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gateway = gateway_of(scope)
         limits = gateway.settings.limits
-        chunks = body_chunks(
-            scope, receive, limits.upload_bytes + _FORM_OVERHEAD_BYTES, limits.body_idle_seconds
-        )
-        upload = await read_form(chunks, header(scope, b"content-type"), "file")
+        upload = await read_form(body_chunks(receive), header(scope, b"content-type"), "file")
         policies, endpoint = (
             (TRANSLATION, "translations") if self._translate else (TRANSCRIPTION, "transcriptions")
         )

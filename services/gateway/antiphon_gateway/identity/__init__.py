@@ -1,0 +1,1 @@
+"""Who asks and what they may do: API keys, tokens of an issuer, a verifier of one's own."""

@@ -1,0 +1,23 @@
+"""Everything that a gateway keeps, as one object."""
+
+from __future__ import annotations
+
+from antiphon_gateway.store.database import Store
+from antiphon_gateway.store.keys import KeyTable
+from antiphon_gateway.store.settings import StoreSettings
+
+
+class Storage:
+    """The store and its tables; ``start`` before use, ``close`` after."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self.store = Store(settings)
+        self.keys = KeyTable(self.store)
+
+    def start(self) -> None:
+        """Opens the store in the background."""
+        self.store.start()
+
+    async def close(self) -> None:
+        """Closes the store."""
+        await self.store.close()
