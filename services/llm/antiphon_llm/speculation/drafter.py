@@ -52,11 +52,11 @@ class Drafter(Protocol):
         """Layers whose output ``observe`` needs besides."""
         ...
 
-    def expects(self, requests: Sequence[Request]) -> bool:
-        """Whether a proposal is likely once the step in flight has been committed.
+    def expects(self, requests: Sequence[Request]) -> list[bool]:
+        """For each request whether a proposal is likely once the step in flight is committed.
 
-        Asked while one is, whose tokens are not in ``request.tokens`` yet; True has the loop wait
-        for it. Drafters that always propose return True.
+        Asked while one is, whose tokens are not in ``request.tokens`` yet; the loop waits for it
+        where that pays. Drafters that always propose say so for all.
         """
         ...
 

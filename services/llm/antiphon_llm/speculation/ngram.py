@@ -116,9 +116,9 @@ class NgramDrafter:
     def __init__(self) -> None:
         self._indices: dict[Request, NgramIndex] = {}
 
-    def expects(self, requests: Sequence[Request]) -> bool:
+    def expects(self, requests: Sequence[Request]) -> list[bool]:
         """See Drafter. A text that repeated itself so far is taken to go on."""
-        return any(self._follow(request, 1) for request in requests)
+        return [bool(self._follow(request, 1)) for request in requests]
 
     def draft(self, requests: Sequence[Request], depth: int) -> Proposal:
         """See Drafter."""
