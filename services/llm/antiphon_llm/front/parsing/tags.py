@@ -1,0 +1,164 @@
+"""The vocabulary of structural tags, as the grammar compiler's version 0.2.8 reads them.
+
+A tag is plain JSON data; the front only builds it, the engine compiles it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Tag = dict[str, Any]
+
+_ANY = r"[\s\S]*"
+
+
+def text(value: str) -> Tag:
+    """Exactly this text."""
+    return {"type": "const_string", "value": value}
+
+
+def arguments(schema: Mapping[str, Any], whitespace: int, style: str = "json") -> Tag:
+    """A value of a JSON schema.
+
+    Args:
+        schema: checked.
+        whitespace: most white space characters in a row, at least 1.
+        style: json, qwen_xml or glm_xml.
+    """
+    return {
+        "type": "json_schema",
+        "json_schema": dict(schema),
+        "style": style,
+        "max_whitespace_cnt": max(1, whitespace),
+    }
+
+
+def tag(begin: str, content: Tag, end: str) -> Tag:
+    """Content between two fixed texts."""
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def sequence(*elements: Tag) -> Tag:
+    """One after the other."""
+    return {"type": "sequence", "elements": list(elements)}
+
+
+def either(*elements: Tag) -> Tag:
+    """One of these."""
+    return elements[0] if len(elements) == 1 else {"type": "or", "elements": list(elements)}
+
+
+def optional(content: Tag) -> Tag:
+    """Once or not at all."""
+    return {"type": "optional", "content": content}
+
+
+def star(content: Tag) -> Tag:
+    """Any number of times, also none."""
+    return {"type": "star", "content": content}
+
+
+def repeat(content: Tag, low: int, high: int) -> Tag:
+    """So many times; -1 is no upper bound."""
+    return {"type": "repeat", "min": low, "max": high, "content": content}
+
+
+def any_text(*excludes: str) -> Tag:
+    """Any text without these."""
+    return {"type": "any_text", "excludes": list(excludes)}
+
+
+def members(
+    names: Sequence[str],
+    required: Sequence[str],
+    value: Callable[[str], Tag],
+    *,
+    between: str,
+    assign: str,
+) -> Tag:
+    """Named values in a fixed order, those that are required first.
+
+    Args:
+        names: all.
+        required: those that must be there.
+        value: makes the tag of a value.
+        between: text between two members.
+        assign: text between name and value.
+    """
+
+    def member(name: str, before: str = "") -> Tag:
+        return sequence(text(f"{before}{name}{assign}"), value(name))
+
+    def optionals(names: Sequence[str]) -> list[Tag]:
+        return [optional(member(name, between)) for name in names]
+
+    rest = [name for name in names if name not in required]
+    if required:
+        first, *others = required
+        return sequence(
+            member(first), *(member(name, between) for name in others), *optionals(rest)
+        )
+    starts = [
+        sequence(member(name), *optionals(rest[place + 1 :])) for place, name in enumerate(rest)
+    ]
+    return optional(either(*starts)) if starts else text("")
+
+
+def several(calls: Sequence[Tag], separator: str, *, single: bool) -> Tag:
+    """At least one of these tags, and nothing else."""
+    return {
+        "type": "tags_with_separator",
+        "tags": list(calls),
+        "separator": separator,
+        "at_least_one": True,
+        "stop_after_first": single,
+    }
+
+
+def triggered(trigger: str, calls: Sequence[Tag], *, single: bool) -> Tag:
+    """Any text, in which the trigger begins one of these tags.
+
+    Args:
+        trigger: beginning of each tag.
+        calls: tags.
+        single: nothing follows the first.
+    """
+    return {
+        "type": "triggered_tags",
+        "triggers": [trigger],
+        "tags": list(calls),
+        "at_least_one": False,
+        "stop_after_first": single,
+    }
+
+
+def text_unless(beginnings: Sequence[str]) -> Tag:
+    """Any text, also none, but those that begin so, behind white space or not."""
+    pattern = _unless([beginning for beginning in beginnings if beginning], " \t\r\n")
+    return {"type": "regex", "pattern": f"[ \\t\\r\\n]*(?:{pattern})?"}
+
+
+def _unless(beginnings: Sequence[str], besides: str = "") -> str:
+    """A pattern of the non-empty texts that part from each beginning before its end."""
+    groups: dict[str, list[str]] = {}
+    for beginning in beginnings:
+        groups.setdefault(beginning[0], []).append(beginning[1:])
+    branches = [f"[^{''.join(map(_in_class, (*groups, *besides)))}]{_ANY}"]
+    for first, rests in groups.items():
+        if all(rests):
+            branches.append(f"{re.escape(first)}(?:{_unless(rests)})?")
+    return "|".join(branches)
+
+
+def _in_class(character: str) -> str:
+    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(character) or (
+        "\\" + character if character in "\\]^-[" else character
+    )
+
+
+def source(format: Tag) -> str:
+    """The whole structural tag as the text of a constraint."""
+    return json.dumps({"type": "structural_tag", "format": format}, ensure_ascii=False)

@@ -1,0 +1,173 @@
+"""Arguments that are not written as JSON, and the JSON that is made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from antiphon_llm.front.parsing.reader import Emit, Markers, Reader, TextSteps
+
+_WORDS = {"true": True, "false": False, "null": None, "none": None}
+_REFERENCES = 16
+
+
+def dumps(value: Any) -> str:
+    """JSON text; escapes only what must be."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() or _encodable(text) else json.dumps(value)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def escaped(text: str) -> str:
+    """The inside of a JSON string."""
+    return dumps(text)[1:-1]
+
+
+class ObjectWriter:
+    """Writes the members of an arguments object as they become known."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._next = "{"
+
+    def key(self, name: str) -> None:
+        """A member begins; its value is emitted next."""
+        self._emit(f"{self._next}{dumps(name)}: ")
+        self._next = ", "
+
+    def end(self) -> None:
+        """No member follows."""
+        self._emit("{}" if self._next == "{" else "}")
+
+
+def types_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> frozenset[str]:
+    """The JSON types that a schema admits at its top; empty where it does not say."""
+    return _types(schema, root, _REFERENCES)
+
+
+def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that references inside the document lead to; an empty one where none does."""
+    for _ in range(_REFERENCES):
+        if not isinstance(schema, Mapping):
+            return {}
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return schema
+        schema = _resolve(reference, root)
+    return {}
+
+
+def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
+    if depth == 0:
+        return frozenset()
+    schema = resolved(schema, root)
+    named = schema.get("type")
+    if isinstance(named, str):
+        return frozenset((named,))
+    if isinstance(named, list):
+        return frozenset(map(str, named))
+    for key in ("anyOf", "oneOf"):
+        branches = schema.get(key)
+        if isinstance(branches, list):
+            found = [_types(branch, root, depth - 1) for branch in branches]
+            return frozenset().union(*found) if all(found) else frozenset()
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return frozenset(map(_type_of, values)) if isinstance(values, list) else frozenset()
+
+
+def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
+    if not reference.startswith("#"):
+        return None
+    value: Any = root
+    for part in reference[1:].split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    for kind, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")):
+        if isinstance(value, kind):
+            return name
+    return "array" if isinstance(value, list) else "object"
+
+
+def property_types(schema: Mapping[str, Any], name: str) -> frozenset[str]:
+    """The JSON types of one argument."""
+    properties = schema.get("properties")
+    found = properties.get(name) if isinstance(properties, Mapping) else None
+    return types_of(found, schema) if isinstance(found, Mapping) else frozenset()
+
+
+def typed(text: str, types: frozenset[str]) -> str:
+    """The JSON of an argument that was written as plain text.
+
+    What a schema calls a string is one; else the text is read as JSON (or as Python's words for
+    JSON's) if it can be and the schema admits it, and is a string if not.
+    """
+    if types == {"string"}:
+        return dumps(text)
+    stripped = text.strip()
+    try:
+        value = json.loads(stripped)
+    except ValueError:
+        word = stripped.lower()
+        if word not in _WORDS:
+            return dumps(text)
+        value, stripped = _WORDS[word], dumps(_WORDS[word])
+    kind = _type_of(value)
+    admitted = not types or kind in types or (kind == "integer" and "number" in types)
+    return stripped if admitted or "string" not in types else dumps(text)
+
+
+def read_typed(reader: Reader, types: frozenset[str], ends: Markers, *, lines: bool) -> TextSteps:
+    """Reads an argument up to its end and emits it as JSON; returns the end, empty if cut.
+
+    Strings are emitted as they come, other values whole.
+
+    Args:
+        reader: behind the argument's beginning.
+        types: of the schema.
+        ends: markers that end it.
+        lines: the value stands on lines of its own, so that one line break at either side is
+            not part of it.
+    """
+    if lines:
+        yield from reader.literal("\n")
+    if types != {"string"}:
+        parts: list[str] = []
+        end = yield from reader.until(ends, parts.append)
+        if end:
+            reader.arguments(typed(_without_last_break("".join(parts), lines), types))
+        return end
+    reader.arguments('"')
+    end = yield from reader.until(ends, _all_but_last_break(reader.arguments, lines))
+    if end:
+        reader.arguments('"')
+    return end
+
+
+def _without_last_break(text: str, lines: bool) -> str:
+    return text[:-1] if lines and text.endswith("\n") else text
+
+
+def _all_but_last_break(emit: Emit, lines: bool) -> Callable[[str], None]:
+    held = ""
+
+    def pass_on(text: str) -> None:
+        nonlocal held
+        text = held + text
+        held = "\n" if lines and text.endswith("\n") else ""
+        emit(escaped(text[: len(text) - len(held)]))
+
+    return pass_on
