@@ -3,9 +3,10 @@
 A draft is drawn with the settings, penalties and rules of its request, as if the drafts before
 it were output, and under match acceptance with the very noise of the target's draw at its
 position. Two draws that share their noise agree wherever the distributions do, at a rate of at
-least (1 - TV) / (1 + TV) (Gumbel coupling of list-free speculative sampling; Daliri et al.,
-"Coupling without communication"). Under residual acceptance drafts have noise of their own, and
-the distribution that they were drawn from goes with them (Leviathan et al., 2023).
+least (1 - TV) / (1 + TV) ("Coupling without communication and drafter-invariant speculative
+decoding", 2024). Under residual acceptance drafts have noise of their own, and the distribution
+that they were drawn from goes with them ("Fast inference from transformers via speculative
+decoding", 2023).
 """
 
 from __future__ import annotations
