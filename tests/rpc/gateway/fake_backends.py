@@ -288,6 +288,7 @@ def logprob(token: bytes, alternatives: int) -> gen.TokenLogprob:
         token_id=7,
         token=token,
         logprob=-0.5,
+        rank=2,
         alternatives=[
             gen.TokenAlternative(token_id=i, token=b"alt%d" % i, logprob=-1.0 - i)
             for i in range(alternatives)

@@ -13,6 +13,7 @@ from gateway_bench import GatewayBench, events_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TEXT = "".join(WORDS)
+USER = {"role": "user", "content": "Hi"}
 
 
 async def test_whole_answer(bench: GatewayBench) -> None:
@@ -104,6 +105,60 @@ async def test_request_reaches_the_service(bench: GatewayBench) -> None:
     assert request.stop.ignore_eos
     assert request.choice_count == 3
     assert request.output.logprobs == 2
+
+
+EXTENSIONS = {
+    "allowed_token_ids": [3, 5],
+    "banned_token_ids": [5],
+    "no_repeat_ngram_size": 3,
+    "no_repeat_ngram_window": 64,
+    "draft_depth": 0,
+    "min_tokens": 2,
+}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_extensions_reach_the_service(bench: GatewayBench, path: str) -> None:
+    prompt = {"prompt": "a"} if path == "/v1/completions" else {"messages": [USER]}
+    body = {**prompt, **EXTENSIONS, "stop_token_ids": [9], "include_stop": True}
+    response = await bench.http.post(path, json=body)
+    assert response.status_code == 200
+    assert "x-antiphon-ignored" not in response.headers
+    request = bench.fakes.llm.calls.requests[-1]
+    for name, value in EXTENSIONS.items():
+        found = getattr(request.sampling, name)
+        assert (list(found) if isinstance(value, list) else found) == value
+    assert request.sampling.HasField("draft_depth")
+    assert list(request.stop.token_ids) == [9]
+    assert request.stop.include_stop
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"draft_depth": -1}, "draft_depth"),
+        ({"no_repeat_ngram_size": 65}, "no_repeat_ngram_size"),
+        ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
+        ({"banned_token_ids": ["a"]}, "banned_token_ids[0]"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"logit_bias": {"x": 1}}, None),
+        ({"logit_bias": {"1": 101}}, None),
+        ({"seed": 2**63}, "seed"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop_token_ids": [1] * 65}, "stop_token_ids"),
+        ({"thinking_token_budget": -1}, "thinking_token_budget"),
+    ],
+)
+async def test_values_out_of_range_are_refused(
+    bench: GatewayBench, fields: dict, param: str | None
+) -> None:
+    response = await bench.chat(**fields)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert param is None or error["param"] == param
+    assert next(iter(fields)) in error["message"]
 
 
 async def test_absent_sampling_fields_stay_unset(bench: GatewayBench) -> None:

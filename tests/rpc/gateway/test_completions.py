@@ -71,7 +71,14 @@ async def test_prompt_logprobs_extension(bench: GatewayBench) -> None:
     body = (await complete(bench, prompt="abc", prompt_logprobs=1)).json()
     first, second, third = body["choices"][0]["prompt_logprobs"]
     assert first is None
-    assert (second["token"], third["logprob"]) == ("b", -0.5)
+    assert second == {
+        "token": "b",
+        "token_id": 7,
+        "logprob": -0.5,
+        "rank": 2,
+        "top_logprobs": {"alt0": -1.0, "b": -0.5},
+    }
+    assert third["token"] == "c"
 
 
 @pytest.mark.parametrize(

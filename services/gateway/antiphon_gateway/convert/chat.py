@@ -13,7 +13,7 @@ from antiphon_core.errors import InvalidArgument
 from antiphon_gateway.convert.sampling import (
     at_most_one_constraint,
     sampling_of,
-    stop_strings,
+    stop_of,
 )
 from antiphon_gateway.domain import generation
 from antiphon_gateway.domain.catalog import ModelInfo
@@ -42,12 +42,7 @@ def chat_request(
         input=chat_input(request, model),
         model=model.id,
         sampling=sampling_of(request),
-        stop=generation.Stop(
-            max_tokens=_max_tokens(request),
-            strings=stop_strings(request.stop),
-            token_ids=request.stop_token_ids or (),
-            ignore_eos=bool(request.ignore_eos),
-        ),
+        stop=stop_of(request, _max_tokens(request)),
         choice_count=request.n or 1,
         logprobs=_logprobs(request),
         constraint=_constraint(request),

@@ -7,7 +7,7 @@ from antiphon_core.errors import InvalidArgument
 from antiphon_gateway.convert.sampling import (
     at_most_one_constraint,
     sampling_of,
-    stop_strings,
+    stop_of,
 )
 from antiphon_gateway.domain import generation
 from antiphon_gateway.domain.catalog import ModelInfo
@@ -67,13 +67,8 @@ def completion_requests(
             input=prompt,
             model=model.id,
             sampling=sampling_of(request),
-            stop=generation.Stop(
-                # A scoring request ends with its admission; one token is the contract's least.
-                max_tokens=request.max_tokens or (None if request.max_tokens is None else 1),
-                strings=stop_strings(request.stop),
-                token_ids=request.stop_token_ids or (),
-                ignore_eos=bool(request.ignore_eos),
-            ),
+            # A scoring request ends with its admission; one token is the contract's least.
+            stop=stop_of(request, 1 if request.max_tokens == 0 else request.max_tokens),
             choice_count=request.n or 1,
             logprobs=request.logprobs,
             prompt_logprobs=_prompt_logprobs(request),

@@ -35,6 +35,9 @@ _OPTIONAL_SAMPLING = (
     "frequency_penalty",
     "seed",
     "min_tokens",
+    "no_repeat_ngram_size",
+    "no_repeat_ngram_window",
+    "draft_depth",
 )
 
 
@@ -204,7 +207,9 @@ def _part(part: generation.Content) -> chat_pb2.ContentPart:
 
 
 def _sampling(sampling: generation.Sampling) -> generate_pb2.SamplingParams:
-    message = generate_pb2.SamplingParams()
+    message = generate_pb2.SamplingParams(
+        allowed_token_ids=sampling.allowed_token_ids, banned_token_ids=sampling.banned_token_ids
+    )
     for name in _OPTIONAL_SAMPLING:
         value = getattr(sampling, name)
         if value is not None:
@@ -263,6 +268,7 @@ def _logprobs(
                 generation.TokenAlternative(other.token_id, other.token, other.logprob)
                 for other in item.alternatives
             ),
+            rank=item.rank,
         )
         for item in items
     )

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from antiphon_core.errors import InvalidArgument
 
-from antiphon_gateway.domain.generation import Constraint, ConstraintKind, Sampling
+from antiphon_gateway.domain.generation import Constraint, ConstraintKind, Sampling, Stop
 
 
 class SamplingFields(Protocol):
@@ -22,6 +22,20 @@ class SamplingFields(Protocol):
     logit_bias: dict[int, float] | None
     seed: int | None
     min_tokens: int | None
+    allowed_token_ids: list[int] | None
+    banned_token_ids: list[int] | None
+    no_repeat_ngram_size: int | None
+    no_repeat_ngram_window: int | None
+    draft_depth: int | None
+
+
+class StopFields(Protocol):
+    """When to stop, as both wire models spell it."""
+
+    stop: str | list[str] | None
+    stop_token_ids: list[int] | None
+    ignore_eos: bool | None
+    include_stop: bool | None
 
 
 class ConstraintFields(Protocol):
@@ -45,14 +59,29 @@ def sampling_of(request: SamplingFields) -> Sampling:
         logit_bias=request.logit_bias or {},
         seed=request.seed,
         min_tokens=request.min_tokens,
+        allowed_token_ids=request.allowed_token_ids or (),
+        banned_token_ids=request.banned_token_ids or (),
+        no_repeat_ngram_size=request.no_repeat_ngram_size,
+        no_repeat_ngram_window=request.no_repeat_ngram_window,
+        draft_depth=request.draft_depth,
     )
 
 
-def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
-    """Stop strings as a tuple."""
-    if stop is None:
-        return ()
-    return (stop,) if isinstance(stop, str) else tuple(stop)
+def stop_of(request: StopFields, max_tokens: int | None) -> Stop:
+    """When generation ends.
+
+    Args:
+        request: the wire model.
+        max_tokens: the bound, which the endpoints spell differently; None sets none.
+    """
+    strings = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    return Stop(
+        max_tokens=max_tokens,
+        strings=tuple(strings),
+        token_ids=request.stop_token_ids or (),
+        ignore_eos=bool(request.ignore_eos),
+        include_stop=bool(request.include_stop),
+    )
 
 
 def at_most_one_constraint(request: ConstraintFields) -> Constraint | None:

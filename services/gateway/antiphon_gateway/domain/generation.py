@@ -122,6 +122,13 @@ class Sampling(Struct, frozen=True):
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int | None = None
     min_tokens: int | None = None
+    allowed_token_ids: Sequence[int] = ()
+    """The only ids that may be drawn; empty allows all."""
+    banned_token_ids: Sequence[int] = ()
+    no_repeat_ngram_size: int | None = None
+    no_repeat_ngram_window: int | None = None
+    draft_depth: int | None = None
+    """Most draft tokens of a step; None leaves it to the engine."""
 
 
 class Stop(Struct, frozen=True):
@@ -186,6 +193,8 @@ class TokenLogprob(Struct, frozen=True):
     token: bytes
     logprob: float
     alternatives: tuple[TokenAlternative, ...] = ()
+    rank: int = 0
+    """1 + the number of tokens that were more probable; 0 without a log-probability."""
 
 
 class ToolCallDelta(Struct, frozen=True):

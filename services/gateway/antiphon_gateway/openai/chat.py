@@ -11,10 +11,12 @@ from antiphon_gateway.openai.common import (
     ChoiceStrings,
     Count,
     CountOrZero,
+    DraftDepth,
     Fraction,
     Grammar,
     LogitBias,
     Logprobs,
+    NgramSize,
     Penalty,
     RepetitionPenalty,
     Seed,
@@ -22,6 +24,7 @@ from antiphon_gateway.openai.common import (
     StopTokenIds,
     StreamOptions,
     Temperature,
+    TokenIds,
     TopK,
 )
 
@@ -189,13 +192,17 @@ class ChatRequest(Struct):
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     model: str | None = None
+    allowed_token_ids: TokenIds | None = None
     audio: AudioOutput | None = None
+    banned_token_ids: TokenIds | None = None
     chat_template_kwargs: dict[str, Raw] | None = None
     choice: ChoiceStrings | None = None
     continue_final_message: bool | None = None
+    draft_depth: DraftDepth | None = None
     frequency_penalty: Penalty | None = None
     grammar: Grammar | None = None
     ignore_eos: bool | None = None
+    include_stop: bool | None = None
     logit_bias: LogitBias | None = None
     logprobs: bool | None = None
     lora: str | None = None
@@ -205,6 +212,8 @@ class ChatRequest(Struct):
     min_tokens: CountOrZero | None = None
     modalities: list[Literal["text", "audio"]] | None = None
     n: Choices | None = None
+    no_repeat_ngram_size: NgramSize | None = None
+    no_repeat_ngram_window: CountOrZero | None = None
     parallel_tool_calls: bool | None = None
     presence_penalty: Penalty | None = None
     reasoning_effort: str | None = None

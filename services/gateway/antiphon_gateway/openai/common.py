@@ -12,6 +12,8 @@ MAX_CHOICES = 16
 MAX_STOPS = 16
 MAX_LOGPROBS = 20
 MAX_BIASES = 1024
+MAX_TOKEN_IDS = 1 << 20
+"""More ids than any vocabulary has."""
 INT32_MAX = 2**31 - 1
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
@@ -25,6 +27,9 @@ Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
 Logprobs = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS)]
 TokenId = Annotated[int, Meta(ge=0, le=INT32_MAX)]
+TokenIds = Annotated[list[TokenId], Meta(max_length=MAX_TOKEN_IDS)]
+NgramSize = Annotated[int, Meta(ge=0, le=64)]
+DraftDepth = Annotated[int, Meta(ge=0, le=64)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 Stop = StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
 StopTokenIds = Annotated[list[TokenId], Meta(max_length=64)]

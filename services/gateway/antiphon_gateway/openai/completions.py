@@ -14,11 +14,13 @@ from antiphon_gateway.openai.common import (
     Choices,
     ChoiceStrings,
     CountOrZero,
+    DraftDepth,
     FinishReasonName,
     Fraction,
     Grammar,
     LogitBias,
     Logprobs,
+    NgramSize,
     Penalty,
     RepetitionPenalty,
     Seed,
@@ -28,6 +30,7 @@ from antiphon_gateway.openai.common import (
     Temperature,
     Timing,
     TokenId,
+    TokenIds,
     TopK,
     Usage,
 )
@@ -43,12 +46,16 @@ class CompletionRequest(Struct):
 
     prompt: str | Annotated[list[PromptItem], Meta(min_length=1)]
     model: str | None = None
+    allowed_token_ids: TokenIds | None = None
+    banned_token_ids: TokenIds | None = None
     best_of: Choices | None = None
     choice: ChoiceStrings | None = None
+    draft_depth: DraftDepth | None = None
     echo: bool | None = None
     frequency_penalty: Penalty | None = None
     grammar: Grammar | None = None
     ignore_eos: bool | None = None
+    include_stop: bool | None = None
     logit_bias: LogitBias | None = None
     logprobs: Logprobs | None = None
     lora: str | None = None
@@ -56,6 +63,8 @@ class CompletionRequest(Struct):
     min_p: Fraction | None = None
     min_tokens: CountOrZero | None = None
     n: Choices | None = None
+    no_repeat_ngram_size: NgramSize | None = None
+    no_repeat_ngram_window: CountOrZero | None = None
     presence_penalty: Penalty | None = None
     prompt_logprobs: Logprobs | None = None
     regex: Grammar | None = None
@@ -84,8 +93,11 @@ class PromptLogprob(Struct):
     """A prompt token with its log-probability."""
 
     token: str
+    token_id: int
     logprob: float
-    rank_tokens: dict[str, float]
+    rank: int
+    """1 for the most probable token."""
+    top_logprobs: dict[str, float]
 
 
 class CompletionChoice(Struct):
@@ -158,7 +170,9 @@ def prompt_logprobs_of(
     return [
         None
         if index == 0
-        else PromptLogprob(token_text(item.token), item.logprob, _alternatives(item))
+        else PromptLogprob(
+            token_text(item.token), item.token_id, item.logprob, item.rank, _alternatives(item)
+        )
         for index, item in enumerate(items)
     ]
 

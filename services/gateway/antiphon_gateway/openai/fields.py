@@ -58,7 +58,8 @@ CHAT = _table(
     "response_format seed stop stream stream_options temperature tool_choice tools top_logprobs "
     "top_p top_k min_p repetition_penalty stop_token_ids min_tokens ignore_eos "
     "chat_template_kwargs thinking_token_budget continue_final_message lora regex grammar choice "
-    "return_timing",
+    "return_timing allowed_token_ids banned_token_ids no_repeat_ngram_size "
+    "no_repeat_ngram_window draft_depth include_stop",
     inert="user metadata safety_identifier prompt_cache_key prompt_cache_options "
     "prompt_cache_retention prediction",
     refused="moderation web_search_options",
@@ -73,7 +74,8 @@ COMPLETION = _table(
     served="model prompt best_of echo frequency_penalty logit_bias logprobs max_tokens n "
     "presence_penalty seed stop stream stream_options temperature top_p top_k min_p "
     "repetition_penalty stop_token_ids min_tokens ignore_eos lora regex grammar choice "
-    "prompt_logprobs return_timing",
+    "prompt_logprobs return_timing allowed_token_ids banned_token_ids no_repeat_ngram_size "
+    "no_repeat_ngram_window draft_depth include_stop",
     inert="user",
     refused="suffix",
 )
