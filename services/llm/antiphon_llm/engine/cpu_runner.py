@@ -19,11 +19,10 @@ from antiphon_core.logs import get_logger
 from antiphon_llm.messages import TopLogprobs
 from antiphon_llm.sampler.draw import Draw, DrawRow, draw_windows
 from antiphon_llm.sampler.logprobs import scored_token
-from antiphon_llm.sampler.processors import TokenRefused
-from antiphon_llm.sampler.row import SamplerRow
 from antiphon_llm.speculation.drafter import Drafter
 
 from .batch import BatchBuilder, StepBatch
+from .emitted import advanced
 from .failures import FailureKind, classify
 from .memory import discard_pages, resident_bytes
 from .plan import PlannedRow, StepPlan
@@ -229,7 +228,7 @@ class CpuRunner:
             windows.append(DrawRow(sampler, row.first_draw, row.drafts))
         drawn = self._draw_together(logits, windows)
         return [
-            _advanced(row, window.sampler, draws)
+            advanced(row, window.sampler, draws)
             for row, window, draws in zip(rows, windows, drawn, strict=True)
         ]
 
@@ -341,21 +340,6 @@ def _draw_alone(logits: np.ndarray, window: DrawRow) -> list[Draw]:
         if classify(error) is not FailureKind.REQUEST:
             raise
         return [Draw(-1, error=f"the draw failed: {type(error).__name__}: {error}")]
-
-
-def _advanced(row: PlannedRow, sampler: SamplerRow, draws: list[Draw]) -> list[Draw]:
-    """What the row emits of its draws, after its sampler has followed them: nothing behind an
-    end, and an error in place of a token that a rule refuses although its own mask let it pass."""
-    for place, drawn in enumerate(draws):
-        if drawn.error:
-            return draws[: place + 1]
-        try:
-            sampler.advance(drawn.token)
-        except TokenRefused as refused:
-            return [*draws[:place], Draw(-1, error=str(refused), reason="GRAMMAR_DESYNC")]
-        if drawn.token in row.request.stop_ids:
-            return draws[: place + 1]
-    return draws
 
 
 def _pooled(rows: torch.Tensor, mean: bool) -> np.ndarray:
