@@ -74,6 +74,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grammar_timeout_s: float = 10.0
     grammar_whitespace: int = 16
     """Longest run of whitespace in constrained JSON; 0 allows none."""
+    draft_adaptive: bool = True
+    """Whether a step drafts fewer than ``draft_depth`` where that is faster."""
+    draft_valve: str = "auto"
+    """Which loads draft: off (all), on:B (up to B decode rows) or auto (measured)."""
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,6 +246,8 @@ class TopLogprobs(msgspec.Struct, array_like=True):
 
     token_ids: list[int]
     logprobs: list[float]
+    rank: int = 0
+    """Of the token that stands there: 1 + the number of tokens with a larger logit."""
 
 
 class Finish(msgspec.Struct, array_like=True):

@@ -56,6 +56,9 @@ class Script:
     vocabulary: int = VOCABULARY
     tokenizer: str = ""
     deaf: bool = False
+    reasoning_tokens: int = -1
+    unscored: bool = False
+    """Whether tokens come without the log-probabilities that were asked for."""
     cached: dict[int, int] = field(default_factory=dict)
     """Prompt tokens that a request's choices found cached, by choice."""
     seen: list[object] = field(default_factory=list)
@@ -170,7 +173,8 @@ class ScriptedEngine:
             self._outputs.admitted.append(name)
             self._outputs.cached[name] = self._script.cached.get(item.submit.choice, 0)
             if sampling.prompt_logprobs >= 0:
-                scores = [TopLogprobs([index, 7], [-0.25, -2.0]) for index in prompt[1:]]
+                scored = prompt[2:] if self._script.unscored else prompt[1:]
+                scores = [TopLogprobs([index, 7], [-0.25, -2.0], 2) for index in scored]
                 self._outputs.prompt_logprobs[name] = [None, *scores]
         if prompt[0] == STUCK:
             return
@@ -181,8 +185,9 @@ class ScriptedEngine:
         item.drawn += 1
         self._outputs.request_ids.append(name)
         self._outputs.token_ids.append(token)
-        self._outputs.logprobs.append(-0.5)
-        self._outputs.top_logprobs.append(TopLogprobs([token, 7], [-0.5, -1.5]))
+        if not self._script.unscored:
+            self._outputs.logprobs.append(-0.5)
+            self._outputs.top_logprobs.append(TopLogprobs([token, 7], [-0.5, -1.5], 3))
         if token == END and not sampling.ignore_eos:
             self._finish(name, "stop", stop_token=token)
         elif item.drawn >= sampling.max_tokens:
@@ -194,7 +199,10 @@ class ScriptedEngine:
         self, name: str, reason: str, error: str = "", error_reason: str = "", stop_token: int = -1
     ) -> None:
         self._live.pop(name, None)
-        finish = Finish(name, reason, error, error_reason, stop_token, decode_seconds=0.01)
+        finish = Finish(
+            name, reason, error, error_reason, stop_token, decode_seconds=0.01,
+            accepted_drafts=3, rejected_drafts=1, reasoning_tokens=self._script.reasoning_tokens,
+        )  # fmt: skip
         self._outputs.finished.append(finish)
 
 

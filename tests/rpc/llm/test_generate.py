@@ -19,6 +19,7 @@ from antiphon_core.errors import (
 from antiphon_core.lifecycle import State
 from antiphon_core.rpc.streams import messages, open_stream, read_all, result
 from antiphon_llm.messages import Cancel, Submit
+from antiphon_llm.request_key import request_key
 from llm_bench import LlmBench, chat, limit, tokens
 from scripted_engine import CONTEXT, COUNT, FAIL, HOLD, REFUSE, SAY, STUCK
 from support.waiting import until
@@ -96,12 +97,61 @@ async def test_logprobs_token_ids_and_prompt_logprobs(llm: LlmBench) -> None:
     items = [item for delta in found.deltas for item in delta.logprobs]
     assert b"".join(item.token for item in items) == "é🎉".encode()
     assert [index for delta in found.deltas for index in delta.token_ids] == ids
-    assert items[0].logprob == -0.5
+    assert (items[0].logprob, items[0].rank) == (-0.5, 3)
     assert [other.token_id for other in items[0].alternatives] == [ids[0], 7]
     prompt = found.accepted[0].prompt_logprobs
     assert [item.token_id for item in prompt] == [SAY, *ids]
     assert not prompt[0].alternatives
     assert (prompt[1].logprob, prompt[1].alternatives[0].token_id) == (-0.25, 7)
+    assert [item.rank for item in prompt[:2]] == [0, 2]
+
+
+@pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
+async def test_missing_log_probabilities_are_an_internal_error(llm: LlmBench, name: str) -> None:
+    llm.script.unscored = True
+    output = generate_pb2.OutputParams(**{name: 1})
+    with pytest.raises(Internal, match=r"log-prob|scored 1 of 2"):
+        await llm.generate(tokens(COUNT, 9, output=output, stop=limit(3)))
+    await until(lambda: llm.front.measures().running == 0)
+
+
+async def test_the_terminal_reports_what_the_request_was_drawn_with(llm: LlmBench) -> None:
+    sampling = generate_pb2.SamplingParams(
+        temperature=0.7, seed=5, allowed_token_ids=[4, 5], banned_token_ids=[5],
+        no_repeat_ngram_size=3, no_repeat_ngram_window=9, logit_bias={8: -1.5},
+    )  # fmt: skip
+    found = await llm.generate(tokens(COUNT, sampling=sampling, stop=limit(3)))
+    effective = found.completed[0].effective
+    assert effective.max_tokens == 3
+    assert effective.random_key == request_key(5)
+    given = {field.name for field, _ in sampling.ListFields()}
+    for field, value in effective.sampling.ListFields():
+        if field.name in given:
+            assert value == getattr(sampling, field.name)
+    assert abs(effective.sampling.top_p - 0.9) < 1e-6  # from the model's generation config
+    assert not effective.sampling.HasField("draft_depth")
+    again = await llm.generate(tokens(COUNT, sampling=effective.sampling, stop=limit(3)))
+    assert again.completed[0].effective == effective
+
+
+async def test_a_drawn_seed_is_reported_and_new_each_time(llm: LlmBench) -> None:
+    seeds = set()
+    for _ in range(3):
+        found = await llm.generate(tokens(COUNT, stop=limit(1)))
+        effective = found.completed[0].effective
+        assert effective.random_key == request_key(effective.sampling.seed)
+        seeds.add(effective.sampling.seed)
+    assert len(seeds) == 3
+
+
+@pytest.mark.parametrize("reasoning", [-1, 4])
+async def test_usage_has_drafts_and_reasoning(llm: LlmBench, reasoning: int) -> None:
+    llm.script.reasoning_tokens = reasoning
+    found = await llm.generate(tokens(COUNT, choice_count=2, stop=limit(2)))
+    usage = found.completed[0].usage
+    assert (usage.accepted_draft_tokens, usage.rejected_draft_tokens) == (6, 2)
+    assert usage.HasField("reasoning_tokens") == (reasoning >= 0)
+    assert usage.reasoning_tokens == (8 if reasoning >= 0 else 0)
 
 
 async def test_a_refusal_is_a_status_before_any_message(llm: LlmBench) -> None:

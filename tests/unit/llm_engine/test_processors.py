@@ -128,19 +128,19 @@ class TestThinking:
     def test_the_closing_marker_counts_and_the_answer_does_not(self) -> None:
         sampler = row(reasoning=reasoning())
         thinking = sampler.thinking
-        assert thinking is not None and thinking.tokens == 0
+        assert thinking is not None and thinking.tokens(0) == 0
         run(sampler, [5, 6, STOP, 7, 8])
-        assert thinking.tokens == 3
+        assert [thinking.tokens(outputs) for outputs in range(6)] == [0, 1, 2, 3, 3, 3]
         sampler.rewind(2)
-        assert thinking.tokens == 2
+        assert thinking.tokens(2) == 2
 
     def test_without_a_block_there_is_no_count(self) -> None:
         sampler = row(reasoning=reasoning(open=False))
         thinking = sampler.thinking
-        assert thinking is not None and thinking.tokens == -1
+        assert thinking is not None and thinking.tokens(0) == -1
         assert thinking.opening_id() == START
         run(sampler, [5, 6])
-        assert thinking.tokens == -1 and thinking.opening_id() == -1
+        assert thinking.tokens(2) == -1 and thinking.opening_id() == -1
 
     def test_a_drawn_marker_opens_the_block_and_counts(self) -> None:
         sampler = row(reasoning=reasoning(open=False, budget=2))
@@ -148,13 +148,16 @@ class TestThinking:
         window = sampler.window((6, STOP))
         assert window.forced.tolist() == [-1, STOP, -1]
         run(sampler, [6, STOP, 7])
-        assert sampler.thinking is not None and sampler.thinking.tokens == 4
+        assert sampler.thinking is not None
+        assert [sampler.thinking.tokens(outputs) for outputs in range(6)] == [-1, 1, 2, 3, 4, 4]
 
     def test_markers_of_several_ids_are_found_wherever_they_begin(self) -> None:
         marks = reasoning(start_ids=[START, START, 59], end_ids=[STOP, STOP, 58], open=False)
         sampler = row(reasoning=marks)
         run(sampler, [START, START, START, 59, 4, STOP, STOP, STOP, 58, 5])
-        assert sampler.thinking is not None and sampler.thinking.tokens == 3 + 5
+        assert sampler.thinking is not None
+        counts = [sampler.thinking.tokens(outputs) for outputs in range(11)]
+        assert counts == [-1, -1, -1, -1, 3, 4, 5, 6, 7, 8, 8]
 
     @pytest.mark.parametrize("budget", [0, 1, 2, 3, 9])
     def test_the_budget_forces_transition_and_marker_one_by_one(self, budget: int) -> None:
@@ -188,7 +191,7 @@ class TestThinking:
         assert thinking.answers(TOOL) and not thinking.answers(6) and not thinking.answers(STOP)
         assert thinking.answer_places((TOOL, 6)) == [False, True, True]
         run(sampler, [TOOL, 6])
-        assert thinking.tokens == 1 and not sampler.constrained
+        assert thinking.tokens(3) == 1 and not sampler.constrained
 
     def test_the_answer_begins_behind_the_marker_inside_a_window_too(self) -> None:
         thinking = row(reasoning=reasoning()).thinking

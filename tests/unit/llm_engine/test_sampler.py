@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from antiphon_llm.messages import Sampling
+from antiphon_llm.request_key import request_key
 from antiphon_llm.sampler.draw import draw
 from antiphon_llm.sampler.filters import surviving_ids
 from antiphon_llm.sampler.logprobs import scored_token
@@ -22,7 +23,6 @@ from antiphon_llm.sampler.philox import (
     gumbel_noise_all,
     gumbel_of_words,
     philox_words,
-    request_key,
 )
 from antiphon_llm.sampler.row import SamplerRow
 from hypothesis import given, settings

@@ -18,6 +18,7 @@ from antiphon_llm.front.events import (
 )
 
 from .common import duration
+from .sampling import effective_settings
 
 _REASONS = {
     "stop": generate_pb2.FINISH_REASON_STOP,
@@ -75,6 +76,7 @@ def _logprobs(items: Iterable[TokenLogprob]) -> list[generate_pb2.TokenLogprob]:
             token_id=item.token_id,
             token=item.token,
             logprob=item.logprob,
+            rank=item.rank,
             alternatives=[
                 generate_pb2.TokenAlternative(
                     token_id=other.token_id, token=other.token, logprob=other.logprob
@@ -102,10 +104,14 @@ def _completed(event: Completed) -> generate_pb2.GenerateCompleted:
             prompt_tokens=event.usage.prompt_tokens,
             cached_tokens=event.usage.cached_tokens,
             output_tokens=event.usage.output_tokens,
+            reasoning_tokens=event.usage.reasoning_tokens,
+            accepted_draft_tokens=event.usage.accepted_drafts,
+            rejected_draft_tokens=event.usage.rejected_drafts,
         ),
         timings=generate_pb2.Timings(
             queued=duration(event.timings.queued),
             prefill=duration(event.timings.prefill),
             decode=duration(event.timings.decode),
         ),
+        effective=effective_settings(event.settings),
     )

@@ -27,6 +27,9 @@ class LiveRequests:
     """Live requests by id, their deadlines, and the one finish routine.
 
     ``answer`` sends an Embedding; generated output goes through ``outbox``.
+
+    Attributes:
+        ended: called once for each request, when it holds nothing any more.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class LiveRequests:
         self._scheduler = scheduler
         self._outbox = outbox
         self._answer = answer
+        self.ended: Callable[[Request], None] = lambda request: None
         self._wall_clock = wall_clock
         self._monotonic = monotonic
         self._by_id: dict[str, Request] = {}
@@ -100,6 +104,7 @@ class LiveRequests:
         self._scheduler.remove(request, publish=reason in NATURAL_ENDS)
         self._by_id.pop(request.request_id, None)
         request.move(State.FINISHED)
+        self.ended(request)
         self._tell(request, reason, error, error_reason, stop_token, vector)
 
     def finish_all(self, error: str, error_reason: str) -> None:
@@ -146,6 +151,9 @@ class LiveRequests:
                 decode_seconds=max(0.0, now - first_token),
                 accepted_drafts=request.accepted_drafts,
                 rejected_drafts=request.rejected_drafts,
+                reasoning_tokens=request.sampler.reasoning_tokens(request.outputs)
+                if request.sampler is not None
+                else -1,
             )
         )
 

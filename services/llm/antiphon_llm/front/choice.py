@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from antiphon_core.errors import Internal
+
 from antiphon_llm.front.detokenizer import Detokenizer
 from antiphon_llm.front.events import Delta, TokenAlternative, TokenLogprob
 from antiphon_llm.front.requests import OutputOptions, StopOptions
 from antiphon_llm.front.stops import StopScanner
 from antiphon_llm.front.tokenizer import Tokenizer
-from antiphon_llm.messages import TopLogprobs
+from antiphon_llm.messages import Reasoning, TopLogprobs
+from antiphon_llm.reasoning import ReasoningMachine
 
 
 class Choice:
@@ -21,6 +24,8 @@ class Choice:
         "_detokenizer",
         "_ids",
         "_logprobs",
+        "_reasoning",
+        "_reasoning_ids",
         "_stops",
         "_text",
         "_tokenizer",
@@ -33,7 +38,12 @@ class Choice:
     )
 
     def __init__(
-        self, index: int, tokenizer: Tokenizer, stop: StopOptions, output: OutputOptions
+        self,
+        index: int,
+        tokenizer: Tokenizer,
+        stop: StopOptions,
+        output: OutputOptions,
+        reasoning: Reasoning | None = None,
     ) -> None:
         self.index = index
         self.output_tokens = 0
@@ -43,6 +53,8 @@ class Choice:
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer(tokenizer)
         self._stops = StopScanner(stop.strings, include_stop=stop.include_stop)
+        self._reasoning = reasoning
+        self._reasoning_ids: list[int] = []
         self._wants_ids = output.token_ids
         self._wants_logprobs = output.logprobs is not None
         self._text: list[str] = []
@@ -56,17 +68,34 @@ class Choice:
         return self._stops.matched or ""
 
     def push(self, token_id: int, logprob: float, top: TopLogprobs | None) -> bool:
-        """Takes one drawn token; True when it completed a stop string."""
+        """Takes one drawn token; True when it completed a stop string.
+
+        Raises:
+            Internal: the token has no log-probability although the request asked for them.
+        """
         self.output_tokens += 1
         self._count += 1
+        if self._reasoning is not None:
+            self._reasoning_ids.append(token_id)
         if self._wants_ids:
             self._ids.append(token_id)
         if self._wants_logprobs:
+            if top is None:
+                raise Internal(f"output token {self.output_tokens} came without log-probability")
             self._logprobs.append(token_logprob(self._tokenizer, token_id, logprob, top))
         text = self._stops.push(self._detokenizer.push(token_id))
         if text:
             self._text.append(text)
         return self._stops.matched is not None
+
+    def reasoning_tokens(self) -> int:
+        """Reasoning tokens of what came so far, -1 without a block: for an end that the engine
+        does not know of."""
+        if self._reasoning is None:
+            return -1
+        machine = ReasoningMachine(self._reasoning)
+        state = machine.replay(self._reasoning_ids)
+        return machine.tokens(state, len(self._reasoning_ids))
 
     def count_stop_token(self, token_id: int) -> None:
         """The token that ended the output."""
@@ -92,16 +121,14 @@ class Choice:
 
 
 def token_logprob(
-    tokenizer: Tokenizer, token_id: int, logprob: float, top: TopLogprobs | None
+    tokenizer: Tokenizer, token_id: int, logprob: float, top: TopLogprobs
 ) -> TokenLogprob:
     """A token with its log-probability and alternatives, bytes filled in."""
-    if top is None:
-        return TokenLogprob(token_id, tokenizer.token_bytes(token_id), logprob)
     alternatives = [
         TokenAlternative(other, tokenizer.token_bytes(other), value)
         for other, value in zip(top.token_ids, top.logprobs, strict=True)
     ]
-    return TokenLogprob(token_id, tokenizer.token_bytes(token_id), logprob, alternatives)
+    return TokenLogprob(token_id, tokenizer.token_bytes(token_id), logprob, alternatives, top.rank)
 
 
 def prompt_token_logprobs(
@@ -113,6 +140,6 @@ def prompt_token_logprobs(
         if top is None:
             items.append(TokenLogprob(token_id, tokenizer.token_bytes(token_id), 0.0))
             continue
-        others = TopLogprobs(top.token_ids[1:], top.logprobs[1:])
+        others = TopLogprobs(top.token_ids[1:], top.logprobs[1:], top.rank)
         items.append(token_logprob(tokenizer, token_id, top.logprobs[0], others))
     return items

@@ -18,7 +18,10 @@ from antiphon_llm.messages import Done, Embedding, Finish
 
 _TYPES: dict[str, type[AntiphonError]] = {
     **dict.fromkeys(
-        ("INVALID_VALUE", "UNSUPPORTED_OPTION", "CONTEXT_LENGTH_EXCEEDED", "EMPTY_PROMPT"),
+        (
+            *("INVALID_VALUE", "UNSUPPORTED_OPTION", "CONTEXT_LENGTH_EXCEEDED", "EMPTY_PROMPT"),
+            *("NO_VALID_TOKEN", "INVALID_SCHEMA"),
+        ),
         InvalidArgument,
     ),
     **dict.fromkeys(("QUEUE_FULL", "KV_FULL", "MEMORY_PRESSURE"), ResourceExhausted),

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from antiphon_core.errors import AntiphonError
 
+from antiphon_llm.messages import Sampling
+
 
 @dataclass(frozen=True, slots=True)
 class TokenAlternative:
@@ -26,6 +28,8 @@ class TokenLogprob:
     """The token's own bytes, possibly part of a UTF-8 character."""
     logprob: float
     alternatives: Sequence[TokenAlternative] = ()
+    rank: int = 0
+    """1 + the number of more probable tokens; 0 where there is no log-probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,10 @@ class Usage:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    reasoning_tokens: int | None = None
+    """None where no choice had a reasoning block."""
+    accepted_drafts: int = 0
+    rejected_drafts: int = 0
 
 
 @dataclass(slots=True)
@@ -82,10 +90,11 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The end of the request."""
+    """The end of the request, and the settings that it was drawn with."""
 
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
+    settings: Sampling = field(default_factory=Sampling)
 
 
 Event = Accepted | Delta | ChoiceFinished | Completed

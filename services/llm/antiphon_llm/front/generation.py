@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from antiphon_core.errors import AntiphonError, Cancelled
+from antiphon_core.errors import AntiphonError, Cancelled, Internal
 
 from antiphon_llm.front.choice import Choice, prompt_token_logprobs
 from antiphon_llm.front.engine_errors import deadline_error, error_of
@@ -70,7 +70,7 @@ class Generation:
         request = prepared.request
         self.prepared = prepared
         self.choices = [
-            Choice(index, tokenizer, request.stop, request.output)
+            Choice(index, tokenizer, request.stop, request.output, prepared.sampling.reasoning)
             for index in range(request.choice_count)
         ]
         self.usage = Usage(prompt_tokens=len(prepared.prompt_ids))
@@ -122,7 +122,14 @@ class Generation:
 
     def on_prompt_logprobs(self, scores: list[TopLogprobs | None]) -> None:
         """The prompt's log-probabilities are complete."""
-        self._prompt_scores = scores
+        if len(scores) == len(self.prepared.prompt_ids):
+            self._prompt_scores = scores
+            return
+        self.fail(
+            Internal(
+                f"the engine scored {len(scores)} of {len(self.prepared.prompt_ids)} prompt tokens"
+            )
+        )
 
     def on_token(
         self, choice: int, token_id: int, logprob: float, top: TopLogprobs | None, ends: bool
@@ -136,7 +143,14 @@ class Generation:
         self.usage.output_tokens += 1
         if ends:
             current.count_stop_token(token_id)
-        elif current.push(token_id, logprob, top):
+            return
+        try:
+            stopped = current.push(token_id, logprob, top)
+        except AntiphonError as error:
+            self.fail(error)
+            return
+        if stopped:
+            self._count_reasoning(current.reasoning_tokens())
             current.finish("stop")
             self._host.end(self, (choice,))
             self._end_if_over()
@@ -150,6 +164,9 @@ class Generation:
             self.timings.queued = finish.queue_seconds
             self.timings.prefill = finish.prefill_seconds
         self.timings.decode = max(self.timings.decode, finish.decode_seconds)
+        self._count_reasoning(finish.reasoning_tokens)
+        self.usage.accepted_drafts += finish.accepted_drafts
+        self.usage.rejected_drafts += finish.rejected_drafts
         if finish.reason == "deadline":
             self.fail(deadline_error())
             return
@@ -193,7 +210,7 @@ class Generation:
                 events.append(self._finished(choice))
         if not self.live and self.error is None and not self._completed:
             self._completed = True
-            events.append(Completed(self.usage, self.timings))
+            events.append(Completed(self.usage, self.timings, self.prepared.sampling))
         return events
 
     @property
@@ -236,6 +253,11 @@ class Generation:
         self._wake()
 
     # Inside
+
+    def _count_reasoning(self, tokens: int) -> None:
+        """Adds a choice's reasoning tokens; -1 where it had no block."""
+        if tokens >= 0:
+            self.usage.reasoning_tokens = (self.usage.reasoning_tokens or 0) + tokens
 
     def _may_accept(self) -> bool:
         """Whether no refusal of a choice can come any more.

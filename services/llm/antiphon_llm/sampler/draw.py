@@ -17,7 +17,7 @@ import numpy as np
 from antiphon_llm.messages import TopLogprobs
 
 from .filters import surviving_ids
-from .logprobs import log_normaliser, top_logprobs
+from .logprobs import token_scores
 from .philox import NoiseKey, gumbel_noise, gumbel_noise_all
 from .row import SamplerRow
 
@@ -113,8 +113,7 @@ def _draw(raw: np.ndarray, scores: np.ndarray, row: SamplerRow, position: int) -
     token = best if not row.noisy else pick(scores, row, row.noise_key(position))
     if row.logprobs < 0:
         return Draw(token)
-    normaliser = log_normaliser(raw)
-    return Draw(token, float(raw[token]) - normaliser, top_logprobs(raw, row.logprobs, normaliser))
+    return Draw(token, *token_scores(raw, token, row.logprobs))
 
 
 def pick(scores: np.ndarray, row: SamplerRow, source: NoiseKey) -> int:

@@ -26,10 +26,18 @@ def top_logprobs(logits: np.ndarray, count: int, normaliser: float) -> TopLogpro
     return TopLogprobs(best.tolist(), (logits[best].astype(np.float64) - normaliser).tolist())
 
 
-def scored_token(logits: np.ndarray, token: int, count: int) -> TopLogprobs:
-    """The given token first, then the ``count`` best ones."""
+def token_scores(logits: np.ndarray, token: int, count: int) -> tuple[float, TopLogprobs]:
+    """A token's log-probability, and the ``count`` best tokens with its rank among all.
+
+    ``logits`` is fp32 (V), as the model gave it.
+    """
     normaliser = log_normaliser(logits)
     best = top_logprobs(logits, count, normaliser)
-    return TopLogprobs(
-        [token, *best.token_ids], [float(logits[token]) - normaliser, *best.logprobs]
-    )
+    best.rank = 1 + int(np.count_nonzero(logits > logits[token]))
+    return float(logits[token]) - normaliser, best
+
+
+def scored_token(logits: np.ndarray, token: int, count: int) -> TopLogprobs:
+    """The given token first, then the ``count`` best ones."""
+    logprob, best = token_scores(logits, token, count)
+    return TopLogprobs([token, *best.token_ids], [logprob, *best.logprobs], best.rank)

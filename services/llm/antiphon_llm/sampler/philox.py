@@ -26,15 +26,6 @@ class NoiseClass(IntEnum):
     RESIDUAL = 3
 
 
-def request_key(seed: int) -> int:
-    """The 64-bit key of a request: SplitMix64 of its seed."""
-    mask = (1 << 64) - 1
-    mixed = (seed + 0x9E3779B97F4A7C15) & mask
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & mask
-    return mixed ^ (mixed >> 31)
-
-
 @dataclass(frozen=True, slots=True)
 class NoiseKey:
     """Everything but the token id that a noise value depends on."""

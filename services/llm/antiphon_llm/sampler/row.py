@@ -8,9 +8,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from antiphon_llm.messages import Sampling
+from antiphon_llm.request_key import request_key
 
 from .penalties import TokenHistory
-from .philox import NoiseKey, request_key
+from .philox import NoiseKey
 from .processors import ForcedStop, Processor, RowFacts, Thinking, place_of, stock_processors
 from .window import Window
 
@@ -86,6 +87,11 @@ class SamplerRow:
     def thinking(self) -> Thinking | None:
         """What follows the request's reasoning; None where the model has no markers."""
         return next((item for item in self._processors if isinstance(item, Thinking)), None)
+
+    def reasoning_tokens(self, outputs: int) -> int:
+        """Reasoning tokens among the first ``outputs``; -1 where there was no block."""
+        thinking = self.thinking
+        return -1 if thinking is None else thinking.tokens(outputs)
 
     @property
     def stopper(self) -> ForcedStop:

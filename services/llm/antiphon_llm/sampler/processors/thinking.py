@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..reasoning import ReasoningMachine
+from antiphon_llm.reasoning import ReasoningMachine
+
 from ..window import Window
 from .protocol import RowFacts
 
@@ -29,10 +30,12 @@ class Thinking:
         """See Processor."""
         return self._machine.bounded and self._state.phase != "closed"
 
-    @property
-    def tokens(self) -> int:
-        """Reasoning tokens drawn, markers included; -1 while there was no block."""
-        return -1 if self._state.phase == "waiting" else self._state.tokens
+    def tokens(self, outputs: int) -> int:
+        """Reasoning tokens among the first ``outputs``, markers included; -1 without a block.
+
+        More tokens may have been drawn than were kept.
+        """
+        return self._machine.tokens(self._state, outputs)
 
     def fill(self, window: Window, drafts: Sequence[int]) -> None:
         """See Processor."""

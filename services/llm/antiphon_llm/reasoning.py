@@ -1,4 +1,4 @@
-"""Where a reasoning block stands, told from token ids alone.
+"""Where a reasoning block stands, told from token ids alone; for the draw and for the count.
 
 A pure machine: a state and a token make the next state, so that a window's drafts can be
 followed without touching the request, and a rewind is a replay.
@@ -17,10 +17,12 @@ class ReasoningState(NamedTuple):
 
     phase: str
     """waiting (no block yet), open or closed."""
-    tokens: int = 0
-    """Of the block so far, its markers included."""
+    outputs: int = 0
+    """Output tokens until here, or until the block was closed."""
+    began: int = 0
+    """Of them those before the block: all while it waits."""
     inside: int = 0
-    """Of them those behind the opening marker: what the budget counts."""
+    """Tokens behind the opening marker: what the budget counts."""
     matched: int = 0
     """Length of the marker's beginning that the output ends with."""
     cursor: int = 0
@@ -40,6 +42,7 @@ class ReasoningMachine:
         self._openers = frozenset(marks.opener_ids)
         self._ending = (*marks.transition_ids, *marks.end_ids)
         self._budget = marks.budget
+        self._opening = 0 if marks.open else len(marks.start_ids)
         self.initial = ReasoningState("open" if marks.open else "waiting")
 
     @property
@@ -73,16 +76,18 @@ class ReasoningMachine:
             return state
         if state.phase == "waiting":
             matched = _matched(self._start, state.matched, token)
+            outputs = state.outputs + 1
             if not self._start or matched < len(self._start):
-                return state._replace(matched=matched)
-            return ReasoningState("open", tokens=len(self._start))
+                return ReasoningState("waiting", outputs, outputs, matched=matched)
+            return ReasoningState("open", outputs, began=outputs - matched)
         if token in self._openers:
             return state._replace(phase="closed")
         matched = _matched(self._end, state.matched, token)
         forced = self.forced(state)
         return ReasoningState(
             "closed" if 0 < matched == len(self._end) else "open",
-            state.tokens + 1,
+            state.outputs + 1,
+            state.began,
             state.inside + 1,
             matched,
             self._place(state) + 1 if forced == token else 0,
@@ -94,6 +99,13 @@ class ReasoningMachine:
         for token in tokens:
             state = self.step(state, token)
         return state
+
+    def tokens(self, state: ReasoningState, outputs: int) -> int:
+        """Tokens of the block among the first ``outputs`` of those that led to this state, its
+        markers included; -1 where no block had been opened by then."""
+        if state.phase == "waiting" or outputs < state.began + self._opening:
+            return -1
+        return min(outputs, state.outputs) - state.began
 
     def along(self, state: ReasoningState, drafts: Sequence[int]) -> list[ReasoningState]:
         """The states before each position of a window: (1 + number of drafts)."""
