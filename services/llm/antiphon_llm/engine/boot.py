@@ -24,6 +24,7 @@ from antiphon_llm.kvcache.host_tier import HostTier
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Submit
 from antiphon_llm.models.registry import architecture_of
+from antiphon_llm.speculation.valve import valve_named
 
 from .built import BuiltEngine, Phase
 from .door import Door
@@ -33,6 +34,7 @@ from .loop import EngineLoop
 from .outbox import Outbox
 from .runner import Runner
 from .scheduler import Scheduler, SchedulerLimits
+from .speculating import Speculation
 
 _log = get_logger(__name__)
 
@@ -46,8 +48,12 @@ CHOICES: dict[str, tuple[int | str, ...]] = {
     "upload_mode": ("auto", "packed", "direct"),
     "graphs": ("auto", "on", "off"),
     "products": ("auto", "float32", "int16"),
+    "drafter": ("", "ngram", "model", "mtp", "eagle3"),
+    "draft_accept": ("match", "residual"),
 }
 """What each of these settings may be, on any device."""
+OWN_CHECKPOINT = ("model", "eagle3")
+"""Drafters whose weights are not the model's own."""
 WARM_UP_TOKENS = 8
 
 
@@ -146,6 +152,7 @@ def check_config(config: EngineConfig) -> SchedulerLimits:
             f"graph_rows_max must lie between 0 and max_rows {config.max_rows}, got "
             f"{config.graph_rows_max}"
         )
+    _check_drafting(config)
     return SchedulerLimits(
         max_rows=config.max_rows,
         step_tokens=config.step_tokens,
@@ -157,6 +164,35 @@ def check_config(config: EngineConfig) -> SchedulerLimits:
         tenant_rows_max=config.tenant_rows_max,
         tenant_weights=config.tenant_weights,
     )
+
+
+def _check_drafting(config: EngineConfig) -> None:
+    if bool(config.drafter) != bool(config.draft_depth) or config.draft_depth < 0:
+        raise ValueError(
+            f"draft_depth is {config.draft_depth} for drafter {config.drafter!r}; it must be 1 or "
+            "more with a drafter, and 0 without one"
+        )
+    if bool(config.draft_model_path) != (config.drafter in OWN_CHECKPOINT):
+        raise ValueError(
+            f"draft_model_path is {config.draft_model_path!r} for drafter {config.drafter!r}; "
+            f"these need one: {', '.join(OWN_CHECKPOINT)}"
+        )
+    if config.drafter == "ngram" and config.draft_accept == "residual":
+        raise ValueError(
+            "draft_accept is 'residual' for drafter 'ngram', which draws its drafts from no "
+            "distribution; supported: match"
+        )
+    if config.draft_failure_limit < 1 and config.draft_failure_limit != -1:
+        raise ValueError(
+            f"draft_failure_limit must be 1 or more, or -1 for none, got "
+            f"{config.draft_failure_limit}"
+        )
+    if 1 + config.draft_depth + config.entry_tokens > config.step_tokens:
+        raise ValueError(
+            f"draft_depth {config.draft_depth} leaves no room for a row with drafts beside one "
+            f"entry of {config.entry_tokens} tokens in step_tokens {config.step_tokens}"
+        )
+    valve_named(config.draft_valve)
 
 
 def end_of_text_ids(checkpoint: Checkpoint) -> list[int]:
@@ -202,9 +238,22 @@ def _assemble(
         built.runner,
         served,
         overlap_depth=config.overlap_depth,
+        speculation=_speculation(config, built),
         fallbacks=built.substitutions,
         counters=built.counters,
         affordable_tokens=built.affordable_tokens,
+    )
+
+
+def _speculation(config: EngineConfig, built: BuiltEngine) -> Speculation | None:
+    if built.drafter is None:
+        return None
+    return Speculation(
+        built.drafter,
+        depth=config.draft_depth,
+        adaptive=config.draft_adaptive,
+        valve=valve_named(config.draft_valve),
+        failure_limit=config.draft_failure_limit,
     )
 
 
@@ -223,6 +272,7 @@ def assemble_loop(
     served: ServedModel,
     *,
     overlap_depth: int,
+    speculation: Speculation | None = None,
     fallbacks: Callable[[], dict[str, int]] = dict,
     counters: Callable[[], dict[str, int]] = dict,
     affordable_tokens: Callable[[], int | None] = lambda: None,
@@ -231,6 +281,8 @@ def assemble_loop(
     outbox = Outbox()
     door = Door()
     live = LiveRequests(scheduler, outbox, endpoint.send)
+    if speculation is not None:
+        live.ended = speculation.release
     return EngineLoop(
         endpoint=endpoint,
         scheduler=scheduler,
@@ -241,6 +293,7 @@ def assemble_loop(
         door=door,
         context_limit=served.context_limit,
         overlap_depth=overlap_depth,
+        speculation=speculation,
         fallbacks=fallbacks,
         counters=counters,
         affordable_tokens=affordable_tokens,

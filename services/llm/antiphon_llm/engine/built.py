@@ -14,6 +14,7 @@ from antiphon_llm.kvcache.fields import entry_bytes
 from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.kvcache.sizing import PoolSize, PoolTooSmall, size_pool
 from antiphon_llm.messages import EngineConfig
+from antiphon_llm.speculation.drafter import Drafter
 
 from .runner import Runner
 
@@ -46,6 +47,8 @@ class BuiltEngine:
     affordable_tokens: Callable[[], int | None]
     """Measures for how many tokens in one step there is memory now; None where a step's memory
     was taken at boot."""
+    drafter: Drafter | None = None
+    """What the runner shows its steps to."""
 
     def substitutions(self) -> dict[str, int]:
         """All that the engine chose in place of what it would rather have, by name."""

@@ -11,6 +11,7 @@ from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.messages import EngineConfig
 from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
+from antiphon_llm.speculation.build import build_drafter
 
 from .batch import BatchBuilder
 from .built import BuiltEngine, Phase, size_of_pool
@@ -28,6 +29,7 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
     """
     with phase("load_weights"):
         model = build_model(checkpoint)
+        drafter = build_drafter(config)
     with phase("allocate_kv"):
         ledger = _ledger(config, model)
         size = size_of_pool(config, model, ledger)
@@ -51,6 +53,8 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
         builder,
         max_rows=config.max_rows,
         overlap_depth=config.overlap_depth,
+        draft_depth=config.draft_depth,
+        drafter=drafter,
     )
     ledger.check({"workspace": model.workspace.nbytes, "logits": runner.logits_bytes})
     return BuiltEngine(
@@ -68,6 +72,7 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
         counters=dict,
         memory={row.name: row.predicted for row in ledger.rows},
         affordable_tokens=lambda: None,
+        drafter=drafter,
     )
 
 
@@ -77,7 +82,7 @@ def _ledger(config: EngineConfig, model: Decoder) -> HostLedger:
         share=config.memory_share,
         weights=model.weight_bytes,
         workspace=model.workspace.predict_bytes(config.step_tokens),
-        logits=logits_bytes(config.max_rows, model.vocab_size),
+        logits=logits_bytes(config.max_rows, model.vocab_size, config.draft_depth),
         reserved=config.reserved_bytes,
         parked=config.parked_bytes,
     )

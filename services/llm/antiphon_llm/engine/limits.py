@@ -50,6 +50,12 @@ class SchedulerLimits:
                 f"{self.max_rows + self.entry_tokens}, or prefills would never advance"
             )
 
+    def most_tokens(self, interactive: bool, chunk: int) -> int:
+        """Tokens of a step of the class, with ``chunk`` as the bound of one prefill now."""
+        if interactive:
+            return self.step_tokens
+        return min(self.batch_tokens_max or chunk, self.step_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

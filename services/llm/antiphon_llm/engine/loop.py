@@ -36,6 +36,7 @@ from .recovery import Recovery
 from .runner import InFlight, Runner
 from .scheduler import Scheduler
 from .sleep import Sleeper
+from .speculating import Speculation
 from .teardown import Owners
 
 _log = get_logger(__name__)
@@ -63,6 +64,7 @@ class EngineLoop:
         door: Door,
         context_limit: int,
         overlap_depth: int,
+        speculation: Speculation | None = None,
         fallbacks: Callable[[], dict[str, int]] = dict,
         counters: Callable[[], dict[str, int]] = dict,
         affordable_tokens: Callable[[], int | None] = lambda: None,
@@ -78,15 +80,18 @@ class EngineLoop:
         self.pressure = MemoryPressure(scheduler, door, affordable_tokens)
         self.recovery = Recovery(scheduler, live, self.pressure, door)
         self.overlap_depth = overlap_depth
+        self.speculation = speculation
         self._commit = StepCommit(scheduler, live, outbox, context_limit=context_limit)
         self._endpoint = endpoint
         self._fallbacks = fallbacks
         self._runner_counters = counters
         self._flights: deque[InFlight] = deque()
         self._finished: InFlight | None = None
+        self._at: tuple[str, StepPlan | None] = ("schedule", None)
+        """Stage and plan that the loop works on, for what fails there."""
         self._stopping = False
         self._steps = self._clean_steps = 0
-        self._step_seconds = 0.0
+        self._step_seconds = self._committed = 0.0
         self._last_tick = time.monotonic()
         self._resident = (0.0, 0)
 
@@ -157,29 +162,59 @@ class EngineLoop:
     def step(self) -> None:
         """Starts the next step, then makes real what the steps that are due have computed."""
         started = time.monotonic()
-        stage, plan = "schedule", None
         try:
-            plan = following = self.scheduler.plan()
-            if plan.rows:
-                stage = "launch"
-                self._flights.append(self.runner.launch(plan))
-                self.scheduler.advance(plan)
-            elif not self._flights:
-                raise RuntimeError(f"{len(self.live)} requests live but none can run")
+            self._propose()
+            following = self._launch_next(started)
             self._finish_oldest()
             while self._due(following):
-                flight = self._flights.popleft()
-                stage, plan = "collect", flight.plan
-                result = self.runner.collect(flight)
-                stage = "commit"
-                self._commit(plan, result)
-                self.scheduler.settle(plan)
-                self.recovery.succeeded()
-                self._steps += 1
-                self._finish_oldest()
+                self._collect_oldest()
         except Exception as error:
-            self.recovery.failed(error, stage, plan)
+            self.recovery.failed(error, *self._at)
         self._step_seconds = time.monotonic() - started
+
+    def _propose(self) -> None:
+        """Has the next decode rows drafted, unless they cannot be before tokens are in flight."""
+        self._at = ("draft", None)
+        if self.speculation is None:
+            return
+        if self._flights and self.speculation.expects(self.scheduler.next_decodes()):
+            while self._flights:
+                self._collect_oldest()
+            self._at = ("draft", None)
+        if not self._flights:
+            self.speculation.propose(self.scheduler.next_decodes())
+
+    def _launch_next(self, begun: float) -> StepPlan:
+        """Plans a step and starts it, if there is one to start now."""
+        self._at = ("schedule", None)
+        plan = self.scheduler.plan()
+        plan.begun = begun
+        self._at = ("schedule", plan)
+        if plan.rows:
+            self._at = ("launch", plan)
+            self._flights.append(self.runner.launch(plan))
+            self.scheduler.advance(plan)
+        elif not self._flights and self.live:
+            raise RuntimeError(f"{len(self.live)} requests live but none can run")
+        return plan
+
+    def _collect_oldest(self) -> None:
+        """Waits for the oldest step in flight and commits it."""
+        flight = self._flights.popleft()
+        plan = flight.plan
+        self._at = ("collect", plan)
+        result = self.runner.collect(flight)
+        self._at = ("commit", plan)
+        self._commit(plan, result)
+        self.scheduler.settle(plan)
+        self.recovery.succeeded()
+        self._steps += 1
+        self._finish_oldest()
+        if self.speculation is not None:
+            self._at = ("draft", None)
+            now = time.monotonic()
+            seconds, self._committed = now - max(self._committed, plan.begun), now
+            self.speculation.took(plan, result, seconds)
 
     def _finish_oldest(self) -> None:
         """All before the oldest step in flight is committed: its last draws can be made."""
@@ -261,6 +296,7 @@ class EngineLoop:
             **self._runner_counters(),
             **self.scheduler.counters(),
             **self.recovery.failures,
+            **(self.speculation.counters() if self.speculation is not None else {}),
         }
         if self.pressure.shortages:
             counters["memory: shortages"] = self.pressure.shortages

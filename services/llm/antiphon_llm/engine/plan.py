@@ -110,6 +110,8 @@ class StepPlan:
     """The first so many rows are decode rows."""
     draft_depth: int = 0
     """Drafts of each decode row, padding included."""
+    begun: float = 0.0
+    """time.monotonic() when the loop turned to it; set by the loop."""
 
     @property
     def tokens(self) -> int:

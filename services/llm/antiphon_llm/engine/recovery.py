@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from antiphon_core.logs import get_logger
 
+from antiphon_llm.speculation.breaker import DrafterBroken
+
 from .door import Door
 from .failures import FailureKind, classify, error_reason
 from .live import LiveRequests
@@ -20,8 +22,9 @@ _STRAIGHT_FAILURES = 5
 class Recovery:
     """Puts the host's state right after a step that failed at one of its stages.
 
-    A step fails at ``schedule``, ``launch``, ``collect`` or ``commit``. Up to ``launch``
-    nothing ran; from ``collect`` on the rows' progress counts as made and is taken back.
+    A step fails at ``draft``, ``schedule``, ``launch``, ``collect`` or ``commit``. Up to
+    ``launch`` nothing ran; from ``collect`` on the rows' progress counts as made and is taken
+    back.
 
     Attributes:
         failures: failed steps by stage and kind.
@@ -54,9 +57,10 @@ class Recovery:
         self._straight += 1
         _log.error("step_failed", stage=stage, kind=kind.name, straight=self._straight,
                    exc_info=error)  # fmt: skip
-        if kind <= FailureKind.POISONED or self._straight >= _STRAIGHT_FAILURES:
+        broken = isinstance(error, DrafterBroken)
+        if broken or kind <= FailureKind.POISONED or self._straight >= _STRAIGHT_FAILURES:
             raise error
-        if stage == "schedule" and kind is FailureKind.REQUEST:
+        if stage in ("draft", "schedule") and kind is FailureKind.REQUEST:
             # Planning serves no single request: what fails there is a defect of the engine.
             raise error
         if plan is not None and plan.rows and not any(row.current for row in plan.rows):

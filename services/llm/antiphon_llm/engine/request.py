@@ -159,6 +159,11 @@ class Request:
             self.pooled.total = None
 
     @property
+    def draft_room(self) -> int:
+        """Most drafts of its next decode row: the last token that it may have is drawn."""
+        return max(0, self.length_limit - self.length - 1)
+
+    @property
     def reads_prompt(self) -> bool:
         """Whether hidden states of its prompt are read that no draw needs."""
         return self.pooled is not None or self.prompt_logprobs >= 0

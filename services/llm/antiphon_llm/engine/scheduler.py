@@ -14,13 +14,12 @@ oldest fits the pool alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 
 from .admission import Admission
 from .budget import water_fill
+from .draft_rows import DraftRows
 from .holdings import Holdings
 from .limits import KV_HELD_LIMIT, Refusal, SchedulerLimits
 from .parking import KvMover, Parking
@@ -44,7 +43,6 @@ class Scheduler:
         preemptions: requests that lost their row to another.
         skipped: decode rows that a plan left out for want of an entry.
         cached_tokens: prompt tokens that first admissions found in the prefix cache.
-        undrafted: steps that ran without the drafts that were proposed, by reason.
     """
 
     def __init__(
@@ -66,7 +64,7 @@ class Scheduler:
         self.preemptions = 0
         self.skipped = 0
         self.cached_tokens = 0
-        self.undrafted: dict[str, int] = {}
+        self.draft_rows = DraftRows(limits, self.holdings)
         self._waiting = {cls: ClassQueue(limits.tenant_weights) for cls in (True, False)}
         self._running = Running()
         # Requests that the last plan could not admit: new ones would wait behind them.
@@ -98,6 +96,7 @@ class Scheduler:
             "scheduler: tenant at its rows": self.admission.tenant_waits,
             "scheduler: parked": self.parking.parked_total,
             "prefix cache: evicted": tree.evictions if tree is not None else 0,
+            **self.draft_rows.refused,
         }
         return {name: count for name, count in counts.items() if count}
 
@@ -139,6 +138,10 @@ class Scheduler:
         self.holdings.name_prefixes(request)
         self._waiting[request.interactive].push(request)
 
+    def next_decodes(self) -> list[Request]:
+        """The requests whose decode rows the next plan takes, if there is room."""
+        return self._running.decoding[self._serves_interactive()]
+
     def remove(self, request: Request, publish: bool) -> None:
         """Takes a request out of queue or rows; harmless if it is in none.
 
@@ -170,7 +173,7 @@ class Scheduler:
         self._number += 1
         self._victims = None
         plan = StepPlan(self._number)
-        interactive = bool(self._waiting[True] or self._running.count(True))
+        interactive = self._serves_interactive()
         self._plan_decodes(plan, interactive)
         budget = self._prefill_budget(interactive, plan.tokens)
         unfinished = [
@@ -235,16 +238,26 @@ class Scheduler:
         for interactive, queue in self._waiting.items():
             queue.check_integrity(interactive=interactive)
 
+    def _serves_interactive(self) -> bool:
+        """The class of the next step."""
+        return bool(self._waiting[True] or self._running.count(True))
+
     def _plan_decodes(self, plan: StepPlan, interactive: bool) -> None:
         rows, number, holdings = plan.rows, plan.number, self.holdings
-        requests = tuple(self._running.decoding[interactive])
-        if any(request.drafts for request in requests) and self._plan_drafts(plan, requests):
+        requests = [
+            request
+            for request in self._running.decoding[interactive]
+            if request.written + 1 < request.length_limit  # Else its last token is being drawn.
+        ]
+        if any(request.drafts for request in requests) and self.draft_rows.plan(
+            plan, requests, self.limits.most_tokens(interactive, self.chunk)
+        ):
             return
         available = holdings.available
         for request in requests:
             start = request.written
-            if request.row < 0 or start + 1 >= request.length_limit:
-                continue  # Preempted by an elder just now, or its last token is being drawn.
+            if request.row < 0:
+                continue  # Preempted by an elder just now.
             if start >= request.room:
                 if available < 1:
                     roomy = self._make_room(1, request, plan)
@@ -258,52 +271,9 @@ class Scheduler:
             rows.append(PlannedRow(request, start, DECODE_ROW, request.epoch))
         plan.decode_tokens = plan.decode_rows = len(rows)
 
-    def _plan_drafts(self, plan: StepPlan, requests: Sequence[Request]) -> bool:
-        """Plans the decode rows with drafts, all as deep as the deepest proposal.
-
-        False, and nothing is planned, if that is too deep for the step's budget, a context or
-        the entries that nobody else needs: then the step runs without drafts.
-        """
-        live = [r for r in requests if r.written + 1 < r.length_limit]
-        proposals = []
-        for request in live:
-            # The last token that a request may have is drawn, never a draft.
-            most = max(0, request.length_limit - request.written - 2)
-            proposals.append(request.drafts[:most])
-        for request in requests:
-            request.drafts = []
-        depth = max(map(len, proposals), default=0)
-        refusal = self._drafts_refusal(live, depth)
-        if refusal:
-            self.undrafted[refusal] = self.undrafted.get(refusal, 0) + 1
-            return False
-        for request, drafts in zip(live, proposals, strict=True):
-            self.holdings.extend(request, request.written + 1 + depth)
-            request.planned = plan.number
-            plan.add(request, 1 + depth, (*drafts, *[-1] * (depth - len(drafts))))
-        return True
-
-    def _drafts_refusal(self, requests: Sequence[Request], depth: int) -> str:
-        """Why the rows cannot all have so many drafts; empty if they can."""
-        if not depth:
-            return "near the end"
-        limits, width = self.limits, 1 + depth
-        if len(requests) * width + limits.entry_tokens > self._most_tokens(requests[0].interactive):
-            return "step budget"
-        if max(r.written for r in requests) + width > self.tables.context_limit:
-            return "context limit"
-        need = sum(self.tables.need(r.row, r.written + width) for r in requests)
-        return "entries" if need > self.holdings.available else ""
-
     def _prefill_budget(self, interactive: bool, decodes: int) -> int:
-        most = self._most_tokens(interactive)
+        most = self.limits.most_tokens(interactive, self.chunk)
         return most - decodes if interactive else max(most - decodes, self.limits.entry_tokens)
-
-    def _most_tokens(self, interactive: bool) -> int:
-        limits = self.limits
-        if interactive:
-            return limits.step_tokens
-        return min(limits.batch_tokens_max or self.chunk, limits.step_tokens)
 
     def _plan_prefills(self, plan: StepPlan, requests: list[Request], budget: int) -> int:
         if not requests:

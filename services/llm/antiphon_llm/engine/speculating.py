@@ -1,0 +1,176 @@
+"""Decides before each step which requests draft, and how deep; learns from what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon_core.logs import get_logger
+
+from antiphon_llm.speculation.breaker import Breaker
+from antiphon_llm.speculation.depth import DepthPolicy
+from antiphon_llm.speculation.drafter import Drafter, Proposal
+from antiphon_llm.speculation.telemetry import DraftTelemetry
+from antiphon_llm.speculation.valve import Open, Valve
+
+from .failures import FailureKind, classify
+from .plan import StepPlan
+from .request import Request
+from .runner import StepResult
+
+_log = get_logger(__name__)
+
+
+class Speculation:
+    """Fills ``Request.drafts`` between steps.
+
+    Args:
+        drafter: what proposes.
+        depth: most drafts of a row; requests may ask for fewer.
+        adaptive: whether a step takes fewer where that is faster; else as many as are proposed.
+        valve: whether a load drafts at all.
+        failure_limit: the breaker's; -1 is none.
+
+    Attributes:
+        telemetry: proposed and accepted drafts.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        *,
+        depth: int,
+        adaptive: bool = False,
+        valve: Valve | None = None,
+        failure_limit: int = 5,
+    ) -> None:
+        if not 1 <= depth <= drafter.max_depth:
+            raise ValueError(
+                f"draft_depth must lie between 1 and {drafter.max_depth} for the drafter "
+                f"{drafter.name}, got {depth}"
+            )
+        self.drafter = drafter
+        self.depth = depth
+        self.telemetry = DraftTelemetry(depth)
+        self._policy = DepthPolicy(depth)
+        self._adaptive = adaptive
+        self._valve = valve if valve is not None else Open()
+        self._breaker = Breaker(failure_limit)
+
+    def expects(self, requests: Sequence[Request]) -> bool:
+        """Whether these decoding requests may draft once what is in flight is committed, so that
+        the next plan had better wait for it."""
+        lengths = [self._room(request) for request in requests]
+        if not any(lengths) or not self._valve.open(len(requests)):
+            return False
+        try:
+            expected = self.drafter.expects(requests)
+        except Exception as error:
+            self._failed(error)
+            return False
+        return self._choose([n * likely for n, likely in zip(lengths, expected, strict=True)]) > 0
+
+    def propose(self, requests: Sequence[Request]) -> None:
+        """Sets the drafts of the next decode rows, of which no token may be in flight.
+
+        Raises DrafterBroken, and what leaves the device unusable.
+        """
+        for request in requests:
+            request.drafts = []
+        reason = self._propose(requests) if requests else ""
+        if reason:
+            self.telemetry.undrafted(reason)
+
+    def took(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
+        """A step was committed; ``seconds`` of the loop went into it.
+
+        Raises DrafterBroken, and what leaves the device unusable.
+        """
+        if result.drafter_error is not None:
+            self._failed(result.drafter_error)
+        elif plan.draft_depth:
+            self._breaker.succeeded()
+        if not plan.decode_rows:
+            return
+        tokens = accepted = refused = 0
+        for row, draws in result.draws[: plan.decode_rows]:
+            tokens += len(draws)
+            self.telemetry.row(row.drafts, len(draws))
+            accepted += len(draws) - 1
+            refused += row.proposed >= len(draws)
+        if plan.draft_depth:
+            self._policy.drafted(accepted, refused)
+        if not plan.prefill_tokens:
+            self._policy.took(plan.decode_rows, 1 + plan.draft_depth, seconds)
+            self._valve.took(plan.decode_rows, tokens, seconds)
+
+    def release(self, request: Request) -> None:
+        """The request has ended."""
+        self.drafter.release(request)
+
+    def counters(self) -> dict[str, int]:
+        """What drafting did since boot, by name; ``draft: degraded`` is 1 while it fails."""
+        counts = self.telemetry.counters()
+        if self._breaker.total:
+            counts["draft: failures"] = self._breaker.total
+            counts["draft: degraded"] = int(self._breaker.degraded)
+        return counts
+
+    def _propose(self, requests: Sequence[Request]) -> str:
+        """Why the step has no drafts; empty if it has."""
+        lengths = [self._room(request) for request in requests]
+        if not any(lengths):
+            return "not asked for, or near the end"
+        if not self._valve.open(len(requests)):
+            return "load"
+        probe = self._adaptive and self._policy.probes(len(requests))
+        depth = self._choose(lengths, probe=probe)
+        if not depth:
+            return "probe" if probe else "does not pay"
+        drafting = [request for request, length in zip(requests, lengths, strict=True) if length]
+        try:
+            proposal = self.drafter.draft(drafting, depth)
+            _check(proposal, len(drafting), depth)
+        except Exception as error:
+            self._failed(error)
+            return "drafter failed"
+        lengths = [
+            min(len(tokens), self._room(request))
+            for request, tokens in zip(drafting, proposal.tokens, strict=True)
+        ]
+        if not any(lengths):
+            return "no proposal"
+        idle = [0] * (len(requests) - len(drafting))
+        depth = min(depth, max(lengths)) if probe else self._choose([*lengths, *idle])
+        if not depth:
+            return "does not pay"
+        for request, tokens, length in zip(drafting, proposal.tokens, lengths, strict=True):
+            request.drafts = tokens[: min(length, depth)]
+        return ""
+
+    def _choose(self, lengths: Sequence[int], *, probe: bool = False) -> int:
+        if not self._adaptive:
+            return min(self.depth, max(lengths))
+        return self._policy.choose(lengths, probe=probe)
+
+    def _room(self, request: Request) -> int:
+        """Drafts that the request may have."""
+        if request.sampler is None:
+            return 0
+        asked = request.sampler.sampling.draft_depth
+        return min(self.depth if asked < 0 else asked, request.draft_room)
+
+    def _failed(self, error: Exception) -> None:
+        kind = classify(error)
+        _log.error("drafter_failed", drafter=self.drafter.name, kind=kind.name, exc_info=error)
+        if kind <= FailureKind.POISONED:
+            raise error
+        self._breaker.failed(error, memory=kind is FailureKind.OUT_OF_MEMORY)
+
+
+def _check(proposal: Proposal, requests: int, depth: int) -> None:
+    """A drafter that answers with another shape would put drafts into other rows."""
+    if len(proposal.tokens) != requests or any(len(tokens) > depth for tokens in proposal.tokens):
+        raise ValueError(
+            f"a proposal for {len(proposal.tokens)} rows of up to "
+            f"{max(map(len, proposal.tokens), default=0)} tokens, asked for {requests} of {depth}"
+        )
