@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antiphon_core.telemetry import parse_traceparent
 
@@ -55,6 +55,11 @@ def use_context(context: RequestContext) -> Iterator[RequestContext]:
         yield context
     finally:
         _current.reset(token)
+
+
+def lower_priority() -> None:
+    """Makes the current request a batch one, until its ``use_context`` block ends."""
+    _current.set(replace(_current.get(), priority="batch"))
 
 
 def new_request_id() -> str:

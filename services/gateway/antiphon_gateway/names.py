@@ -36,6 +36,21 @@ def resolve_model(name: str, models: Sequence[ModelInfo], default: str = "") -> 
     raise model_not_found(name, [model.id for model in models])
 
 
+def allowed_models(models: Sequence[ModelInfo], names: Sequence[str] | None) -> Sequence[ModelInfo]:
+    """Those models that an allow-list names by id, alias or base; all without a list."""
+    if names is None:
+        return models
+    listed = set(names)
+    return [m for m in models if not listed.isdisjoint((m.id, m.base_model, *m.aliases))]
+
+
+def allowed_voices(voices: Sequence[Voice], names: Sequence[str] | None) -> Sequence[Voice]:
+    """Those voices that an allow-list names by id or alias; all without a list."""
+    if names is None:
+        return voices
+    return [voice for voice in voices if not set(names).isdisjoint((voice.id, *voice.aliases))]
+
+
 def resolve_voice(name: str, voices: Sequence[Voice], aliases: Mapping[str, str]) -> str:
     """The id of the voice that a request means; empty is the default voice.
 
@@ -54,6 +69,25 @@ def resolve_voice(name: str, voices: Sequence[Voice], aliases: Mapping[str, str]
         field="voice",
         allowed=known[:_LISTED],
     )
+
+
+def resolve_listed_voice(name: str, voices: Sequence[Voice], aliases: Mapping[str, str]) -> str:
+    """As ``resolve_voice`` where only some voices may be used; never empty.
+
+    Args:
+        name: as asked for; empty, or an alias of the default voice, takes the default voice if it
+            is among them, else the first of them.
+        voices: those that may be used.
+        aliases: of all voices.
+
+    Raises:
+        InvalidArgument: VOICE_NOT_FOUND, listing the voices.
+    """
+    if not any(name == voice.id or name in voice.aliases for voice in voices):
+        name = aliases.get(name, name)
+    if not name and voices:
+        return next((voice.id for voice in voices if voice.is_default), voices[0].id)
+    return resolve_voice(name, voices, {})
 
 
 def resolve_speech_model(name: str, voices: Sequence[Voice], aliases: Mapping[str, str]) -> str:

@@ -25,7 +25,11 @@ from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.domain.generation import ChatInput, GenerateRequest, Tokenized
 from antiphon_gateway.domain.recognition import RecognitionConfig, Recognizer
 from antiphon_gateway.domain.speech import SpeechConfig, Voice
+from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.names import (
+    allowed_models,
+    allowed_voices,
+    resolve_listed_voice,
     resolve_model,
     resolve_recognizer,
     resolve_speech_model,
@@ -106,14 +110,16 @@ class LlmClient:
         self._default = default_model
 
     def resolve(self, name: str) -> ModelInfo:
-        """The served model of a name.
+        """The served model of a name, among those that the request's key may use.
 
         Raises:
             Unavailable: no llm service is ready.
             NotFound: MODEL_NOT_FOUND.
         """
         self.pool.require_ready()
-        return resolve_model(name, self.pool.served, self._default)
+        names = current_principal().models
+        allowed = allowed_models(self.pool.served, names)
+        return resolve_model(name, allowed, self._default if names is None else "")
 
     def generate(self, request: GenerateRequest) -> GenerationStream:
         """Starts a generation: ``async with llm.generate(request) as events``.
@@ -161,13 +167,17 @@ class VocoderClient:
         self.model_aliases = model_aliases
 
     def resolve_voice(self, name: str) -> str:
-        """The id of a voice name; empty is the default voice.
+        """The id of a voice name; empty is the default voice, or the first that the key may use.
 
         Raises:
             Unavailable: no vocoder service is ready.
             InvalidArgument: VOICE_NOT_FOUND.
         """
         self.pool.require_ready()
+        names = current_principal().voices
+        if names is not None:
+            allowed = allowed_voices(self.pool.served, names)
+            return resolve_listed_voice(name, allowed, self.voice_aliases)
         return resolve_voice(name, self.pool.served, self.voice_aliases) if name else ""
 
     def resolve_model(self, name: str) -> str:
@@ -263,12 +273,12 @@ class Backends:
     @property
     def models(self) -> tuple[ModelInfo, ...]:
         """Language models that are served at this moment, from the cached catalog."""
-        return self.llm.pool.served
+        return tuple(allowed_models(self.llm.pool.served, current_principal().models))
 
     @property
     def voices(self) -> tuple[Voice, ...]:
         """Voices that are served at this moment, from the cached catalog."""
-        return self.vocoder.pool.served
+        return tuple(allowed_voices(self.vocoder.pool.served, current_principal().voices))
 
     @property
     def recognizers(self) -> tuple[Recognizer, ...]:

@@ -54,7 +54,11 @@ class KeySet:
         if self._is_due(key_id):
             async with self._lock:
                 if self._is_due(key_id):
-                    await self._fetch()
+                    try:
+                        await self._fetch()
+                    finally:
+                        # A failure counts too: a dead issuer is not asked for each request.
+                        self._fetched_at = time.monotonic()
         if key_id not in self._keys:
             raise Unauthenticated("the token is signed with a key that its issuer does not publish")
         return self._keys[key_id]
@@ -64,8 +68,6 @@ class KeySet:
         return age > REFRESH_SECONDS or (key_id not in self._keys and age > REFETCH_SECONDS)
 
     async def _fetch(self) -> None:
-        # A failure counts too: a dead issuer is not asked for each request.
-        self._fetched_at = time.monotonic()
         url = self._issuer.jwks_url
         try:
             if not url:

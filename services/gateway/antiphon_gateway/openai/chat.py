@@ -18,8 +18,10 @@ from antiphon_gateway.openai.common import (
     Logprobs,
     NgramSize,
     Penalty,
+    PriorityName,
     RepetitionPenalty,
     Seed,
+    ServiceTier,
     Stop,
     StopTokenIds,
     StreamOptions,
@@ -216,12 +218,14 @@ class ChatRequest(Struct):
     no_repeat_ngram_window: CountOrZero | None = None
     parallel_tool_calls: bool | None = None
     presence_penalty: Penalty | None = None
+    priority: PriorityName | None = None
     reasoning_effort: str | None = None
     regex: Grammar | None = None
     repetition_penalty: RepetitionPenalty | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
     return_timing: bool | None = None
     seed: Seed | None = None
+    service_tier: ServiceTier | None = None
     stop: Stop | None = None
     stop_token_ids: StopTokenIds | None = None
     stream: bool | None = None

@@ -39,6 +39,9 @@ LogitBias = Annotated[
 MAX_SCHEMA_BYTES = 256 * 1024
 
 Grammar = Annotated[str, Meta(min_length=1, max_length=MAX_SCHEMA_BYTES)]
+PriorityName = Literal["interactive", "batch"]
+ServiceTier = Literal["auto", "default", "flex"]
+"""``flex`` is batch priority."""
 ChoiceStrings = Annotated[list[str], Meta(min_length=1, max_length=1024)]
 
 

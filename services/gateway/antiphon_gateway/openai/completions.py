@@ -22,6 +22,7 @@ from antiphon_gateway.openai.common import (
     Logprobs,
     NgramSize,
     Penalty,
+    PriorityName,
     RepetitionPenalty,
     Seed,
     Stop,
@@ -66,6 +67,7 @@ class CompletionRequest(Struct):
     no_repeat_ngram_size: NgramSize | None = None
     no_repeat_ngram_window: CountOrZero | None = None
     presence_penalty: Penalty | None = None
+    priority: PriorityName | None = None
     prompt_logprobs: Logprobs | None = None
     regex: Grammar | None = None
     repetition_penalty: RepetitionPenalty | None = None

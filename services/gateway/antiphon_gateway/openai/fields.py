@@ -59,13 +59,12 @@ CHAT = _table(
     "top_p top_k min_p repetition_penalty stop_token_ids min_tokens ignore_eos "
     "chat_template_kwargs thinking_token_budget continue_final_message lora regex grammar choice "
     "return_timing allowed_token_ids banned_token_ids no_repeat_ngram_size "
-    "no_repeat_ngram_window draft_depth include_stop",
+    "no_repeat_ngram_window draft_depth include_stop priority service_tier",
     inert="user metadata safety_identifier prompt_cache_key prompt_cache_options "
     "prompt_cache_retention prediction",
     refused="moderation web_search_options",
     function_call=_retired("send tool_choice"),
     functions=_retired("send tools"),
-    service_tier=_refused_unless(b'"auto"', b'"default"'),
     store=_refused_unless(b"false"),
     verbosity=_refused_unless(b'"medium"'),
 )
@@ -75,12 +74,12 @@ COMPLETION = _table(
     "presence_penalty seed stop stream stream_options temperature top_p top_k min_p "
     "repetition_penalty stop_token_ids min_tokens ignore_eos lora regex grammar choice "
     "prompt_logprobs return_timing allowed_token_ids banned_token_ids no_repeat_ngram_size "
-    "no_repeat_ngram_window draft_depth include_stop",
+    "no_repeat_ngram_window draft_depth include_stop priority",
     inert="user",
     refused="suffix",
 )
 
-EMBEDDING = _table(served="input model dimensions encoding_format", inert="user")
+EMBEDDING = _table(served="input model dimensions encoding_format priority", inert="user")
 
 SPEECH = _table(
     served="input model voice instructions response_format speed stream_format language "

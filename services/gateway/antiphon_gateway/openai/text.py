@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from antiphon_gateway.openai.chat import Message, Tool
-from antiphon_gateway.openai.common import TokenId
+from antiphon_gateway.openai.common import PriorityName, TokenId
 
 MAX_EMBEDDING_INPUTS = 2048
 
@@ -21,6 +21,7 @@ class EmbeddingRequest(Struct):
     model: str | None = None
     dimensions: Annotated[int, Meta(ge=1, le=65536)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
+    priority: PriorityName | None = None
 
 
 class Embedding(Struct):

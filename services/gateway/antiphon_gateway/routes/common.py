@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from antiphon_core import metrics
 from antiphon_core.errors import AntiphonError, Internal
 from antiphon_core.logs import get_logger
+from antiphon_core.request_context import lower_priority
 
 from antiphon_gateway.domain.generation import (
     Accepted,
@@ -60,7 +61,7 @@ async def read_request(
     settings = gateway_of(scope).settings
     limits = settings.limits
     body = await read_body(receive)
-    return decode_body(
+    request, headers = decode_body(
         body,
         wire_type,
         policies,
@@ -68,6 +69,12 @@ async def read_request(
         max_depth=limits.json_depth,
         strict_fields=settings.strict_fields or current_principal().strict_fields,
     )
+    if (
+        getattr(request, "priority", None) == "batch"
+        or getattr(request, "service_tier", None) == "flex"
+    ):
+        lower_priority()
+    return request, headers
 
 
 def model_name(model: str | None, lora: str | None) -> str:

@@ -1,0 +1,181 @@
+"""Keys, scopes, tenants and priorities of requests over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from antiphon_core import metrics
+from antiphon_gateway.identity.keys import digest_of
+from gateway_bench import GatewayBench
+from openai import AsyncAzureOpenAI, AsyncOpenAI, PermissionDeniedError
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HI = [{"role": "user", "content": "Hi"}]
+KEYS = {
+    "full": {"tenant": "acme"},
+    "files-only": {"tenant": "acme", "scopes": ["files"]},
+    "narrow": {"models": ["small"], "voices": ["ann"]},
+    "slow": {"priority": "batch"},
+    "strict": {"strict_fields": True},
+    "root": {"tenant": "ops", "scopes": ["inference", "admin", "tenant.assume"]},
+}
+
+
+def keys_toml() -> str:
+    lines = []
+    for name, grant in KEYS.items():
+        lines += ["[[keys]]", f'sha256 = "{digest_of(name)}"', f'name = "{name}"']
+        lines += [f"{field} = {json.dumps(value)}" for field, value in grant.items()]
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "keys.toml"
+    path.write_text(keys_toml())
+    return path
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def keyed(keys_file: Path) -> AsyncIterator[GatewayBench]:
+    made = GatewayBench(identity={"keys_file": str(keys_file), "trusted_hops": 1})
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def bearer(key: str, **headers: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+
+
+async def chat(bench: GatewayBench, key: str, body: dict | None = None, **headers: str):
+    return await bench.http.post(
+        "/v1/chat/completions",
+        json={"model": "small", "messages": HI, **(body or {})},
+        headers=bearer(key, **headers),
+    )
+
+
+async def test_who_lacks_a_scope_is_refused_and_told_which(keyed: GatewayBench) -> None:
+    labels = {"layer": "identity", "reason": "PERMISSION_DENIED", "status": "403"}
+    before = metrics.value("http_refusals_total", **labels) or 0
+    refused = await chat(keyed, "files-only")
+    assert refused.status_code == 403
+    assert refused.json()["error"]["code"] == "insufficient_scope"
+    assert "inference" in refused.json()["error"]["message"]
+    assert metrics.value("http_refusals_total", **labels) == before + 1
+    models = await keyed.http.get("/v1/models", headers=bearer("files-only"))
+    assert models.status_code == 200
+    admin = await keyed.http.get("/v1/admin/fleet", headers=bearer("full"))
+    assert admin.status_code == 403
+    assert (await keyed.http.get("/v1/admin/fleet", headers=bearer("root"))).status_code == 404
+
+
+async def test_administration_is_closed_in_open_mode() -> None:
+    bench = GatewayBench()
+    await bench.start()
+    try:
+        assert (await bench.http.get("/v1/admin/fleet")).status_code == 403
+        assert (await bench.chat()).status_code == 200
+    finally:
+        await bench.stop()
+
+
+async def test_tenant_and_priority_reach_the_service(keyed: GatewayBench) -> None:
+    cases = [
+        ("full", {}, {}, ("acme", False)),
+        ("full", {"priority": "batch"}, {}, ("acme", True)),
+        ("full", {"service_tier": "flex"}, {}, ("acme", True)),
+        ("full", {"service_tier": "auto"}, {}, ("acme", False)),
+        ("full", {}, {"x_antiphon_priority": "batch"}, ("acme", True)),
+        ("slow", {"priority": "interactive"}, {}, ("", True)),
+        ("slow", {}, {"x_antiphon_priority": "interactive"}, ("", True)),
+        ("root", {}, {"x_antiphon_tenant": "acme"}, ("acme", False)),
+        ("narrow", {}, {}, ("", False)),
+    ]
+    for key, body, headers, expected in cases:
+        assert (await chat(keyed, key, body, **headers)).status_code == 200
+        start = keyed.fakes.llm.starts[-1]
+        assert (start.tenant, start.batch) == expected, (key, body, headers)
+
+
+async def test_nobody_becomes_another_tenant_by_a_header(keyed: GatewayBench) -> None:
+    assert (await chat(keyed, "full", x_antiphon_tenant="other")).status_code == 403
+    assert (await chat(keyed, "root", x_antiphon_tenant="no/such")).status_code == 400
+    assert (await chat(keyed, "full", x_antiphon_priority="urgent")).status_code == 400
+
+
+async def test_allow_lists_hide_what_may_not_be_used(keyed: GatewayBench) -> None:
+    assert (await chat(keyed, "narrow")).status_code == 200
+    assert (await chat(keyed, "narrow", {"model": ""})).status_code == 200
+    refused = await chat(keyed, "narrow", {"model": "base-model"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+    assert "org/small-model" in refused.json()["error"]["message"]
+    assert "base-model" not in refused.json()["error"]["message"].replace("'base-model'", "")
+    listed = (await keyed.http.get("/v1/models", headers=bearer("narrow"))).json()["data"]
+    assert not {"base-model"} & {model["id"] for model in listed}
+    voices = (await keyed.http.get("/v1/audio/voices", headers=bearer("narrow"))).json()["data"]
+    assert [voice["id"] for voice in voices] == ["ann"]
+
+
+@pytest.mark.parametrize(("voice", "status"), [("ann", 200), ("joe", 400), ("alloy", 200)])
+async def test_voices_of_a_key(keyed: GatewayBench, voice: str, status: int) -> None:
+    body = {"model": "tts-1", "voice": voice, "input": "Hello."}
+    answer = await keyed.http.post("/v1/audio/speech", json=body, headers=bearer("narrow"))
+    assert answer.status_code == status
+    if status == 200:
+        assert keyed.fakes.vocoder.calls.requests[-1].voice == "ann"
+
+
+async def test_strict_keys_refuse_unknown_fields(keyed: GatewayBench) -> None:
+    assert (await chat(keyed, "full", {"whatever": 1})).status_code == 200
+    assert (await chat(keyed, "strict", {"whatever": 1})).status_code == 400
+
+
+async def test_logs_tell_the_client_and_no_key(
+    keyed: GatewayBench, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
+    refused = await chat(keyed, "sk-very-secret", x_forwarded_for="6.6.6.6, 7.7.7.7")
+    assert refused.status_code == 401
+    captured = capfd.readouterr()
+    assert "sk-very-secret" not in captured.err + captured.out + refused.text
+    assert "7.7.7.7" in captured.err + captured.out
+    assert "6.6.6.6" not in captured.err + captured.out
+
+
+async def test_a_removed_key_ends_within_five_seconds(keyed: GatewayBench) -> None:
+    path = keyed.settings.identity.keys_file
+    text = path.read_text()
+    assert (await chat(keyed, "full")).status_code == 200
+    path.write_text(text.replace(digest_of("full"), digest_of("changed")))
+
+    started = time.monotonic()
+    try:
+        while (await chat(keyed, "full")).status_code != 401:
+            assert time.monotonic() - started < 5
+            await asyncio.sleep(0.1)
+    finally:
+        path.write_text(text)
+
+
+async def test_the_sdk_with_either_header(keyed: GatewayBench) -> None:
+    url = keyed.url + "/v1"
+    async with AsyncOpenAI(base_url=url, api_key="full", max_retries=0) as client:
+        await client.chat.completions.create(model="small", messages=HI, service_tier="flex")
+        assert keyed.fakes.llm.starts[-1].batch
+    async with AsyncOpenAI(base_url=url, api_key="files-only", max_retries=0) as client:
+        with pytest.raises(PermissionDeniedError):
+            await client.chat.completions.create(model="small", messages=HI)
+    azure = AsyncAzureOpenAI(base_url=url, api_key="full", api_version="x", max_retries=0)
+    async with azure as client:
+        await client.chat.completions.create(model="small", messages=HI)
