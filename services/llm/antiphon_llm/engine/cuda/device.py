@@ -38,6 +38,8 @@ class Device(Protocol):
     """A device with one stream of work."""
 
     device: torch.device
+    runs_behind: bool
+    """Whether enqueued work runs while the host goes on."""
 
     def event(self) -> Event:
         """A new event."""
@@ -94,6 +96,8 @@ class _Again:
 class HostDevice:
     """The host as a device: work runs when it is enqueued, and a graph runs it again."""
 
+    runs_behind = False
+
     def __init__(self) -> None:
         self.device = torch.device("cpu")
 
@@ -136,6 +140,8 @@ class HostDevice:
 
 class CudaDevice:
     """A CUDA device. All graphs share one memory pool and are recorded on one side stream."""
+
+    runs_behind = True
 
     def __init__(self, device: torch.device | str = "cuda") -> None:
         self.device = torch.device(device)

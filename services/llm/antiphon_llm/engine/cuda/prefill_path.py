@@ -1,4 +1,4 @@
-"""Metadata of the prefill rows of a step, eager, in device memory of its own."""
+"""The only producer of prefill metadata, for eager steps, recordings and replays alike."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from antiphon_llm.engine.uploads import UploadGroup
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.models.block import WantedRows
 
+from .prefill_graphs import ROWS, PrefillKey
 from .tables import DeviceTables
 
 
@@ -26,7 +27,8 @@ class PrefillPath:
         step_tokens: int,
         device: torch.device,
     ) -> None:
-        max_rows, width = tables.table.shape
+        table_rows, width = tables.table.shape
+        max_rows = max(table_rows, ROWS)
         self._tables = tables
         self._device_tables = device_tables
         ints = {"dtype": torch.int32, "device": device}
@@ -45,14 +47,22 @@ class PrefillPath:
         self._block_table = torch.zeros((max_rows, width), **ints)
         self._sample_table = torch.zeros((max_rows, width), **ints)
         self._sample_start = torch.arange(max_rows + 1, **ints)
+        self._views: dict[PrefillKey, StepBatch] = {}
 
-    def prepare(self, rows: Sequence[PlannedRow], *, uploads: UploadGroup) -> StepBatch:
-        """Stages the rows' metadata; its block table is filled by :meth:`gather`."""
-        tokens = sum(row.shape.tokens for row in rows)
+    def prepare(
+        self, rows: Sequence[PlannedRow], *, uploads: UploadGroup, key: PrefillKey | None = None
+    ) -> StepBatch:
+        """Stages the rows' metadata; its block tables are filled by :meth:`gather`.
+
+        With a key the batch is that of the recording: its tail reads and writes the null entry
+        and belongs to no row, missing rows have no query.
+        """
+        live = sum(row.shape.tokens for row in rows)
+        tokens, places = (key.tokens, ROWS) if key else (live, len(rows))
         input_ids = uploads.take("input_ids", tokens)
         positions = uploads.take("positions", tokens)
         write_slot = uploads.take("write_slot", tokens)
-        query_start = uploads.take("query_start", len(rows) + 1)
+        query_start = uploads.take("query_start", places + 1)
         query_start[0] = end = 0
         sampled: list[int] = []
         drawn: list[PlannedRow] = []
@@ -64,26 +74,60 @@ class PrefillPath:
             if row.shape.samples:
                 sampled.append(end - 1)
                 drawn.append(row)
-        contexts = [row.end for row in rows]
-        uploads.take("context_len", len(rows))[:] = contexts
-        uploads.take("table_row", len(rows))[:] = [row.request.row for row in rows]
-        uploads.take("sample_index", len(sampled))[:] = sampled
-        uploads.take("sample_context", len(sampled))[:] = [row.end for row in drawn]
-        uploads.take("sample_table_row", len(sampled))[:] = [row.request.row for row in drawn]
+        for column in (input_ids, positions, write_slot):
+            column[live:] = 0
+        query_start[len(rows) + 1 :] = end
+        samples = ROWS if key else len(drawn)
+        null_row = self._device_tables.null_row
+        self._stage(uploads, "context_len", places, [row.end for row in rows], 1)
+        self._stage(uploads, "table_row", places, [row.request.row for row in rows], null_row)
+        self._stage(uploads, "sample_index", samples, sampled, 0)
+        self._stage(uploads, "sample_context", samples, [row.end for row in drawn], 1)
+        owners = [row.request.row for row in drawn]
+        self._stage(uploads, "sample_table_row", samples, owners, null_row)
+        if key:
+            return self.views(key)
+        return self._batch(
+            tokens,
+            places,
+            samples,
+            max_query=max(row.shape.tokens for row in rows),
+            max_context=max(row.end for row in rows),
+        )
+
+    def views(self, key: PrefillKey) -> StepBatch:
+        """The batch of a recording; always the same tensors."""
+        if key not in self._views:
+            self._views[key] = self._batch(
+                key.tokens, ROWS, ROWS, max_query=key.tokens, max_context=key.context
+            )
+        return self._views[key]
+
+    def _batch(
+        self, tokens: int, rows: int, samples: int, *, max_query: int, max_context: int
+    ) -> StepBatch:
         return StepBatch(
             input_ids=self.targets["input_ids"][:tokens],
             positions=self.targets["positions"][:tokens],
-            query_start=self.targets["query_start"][: len(rows) + 1],
-            context_len=self.targets["context_len"][: len(rows)],
-            block_table=self._block_table[: len(rows)],
+            query_start=self.targets["query_start"][: rows + 1],
+            context_len=self.targets["context_len"][:rows],
+            block_table=self._block_table[:rows],
             write_slot=self.targets["write_slot"][:tokens],
-            sample_index=self.targets["sample_index"][: len(sampled)],
+            sample_index=self.targets["sample_index"][:samples],
             block_tokens=self._tables.entry_tokens,
-            max_query=max(row.shape.tokens for row in rows),
-            max_context=max(contexts),
-            total_kv=sum(contexts),
+            max_query=max_query,
+            max_context=max_context,
+            total_kv=0,
             step_class=StepClass.PREFILL,
         )
+
+    @staticmethod
+    def _stage(
+        uploads: UploadGroup, name: str, count: int, values: Sequence[int], padding: int
+    ) -> None:
+        column = uploads.take(name, count)
+        column[: len(values)] = values
+        column[len(values) :] = padding
 
     def gather(self, batch: StepBatch) -> None:
         """Fills the batch's block table from the device tables, in stream order."""
