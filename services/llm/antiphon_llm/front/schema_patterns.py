@@ -18,12 +18,42 @@ _SPECIAL = frozenset("\\^$.|?*+()[]{}")
 _NEEDS_ESCAPE = '\\x00-\\x1f\\"\\\\'
 """What a JSON string has to escape, as it is written inside a class."""
 _ANYTHING = f"[^{_NEEDS_ESCAPE}]*"
+_BLANKS = "\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+"""What is white space beside that of ASCII."""
 _OTHERS = {
     "D": " -!#-\\/:-\\[\\]-\U0010ffff",
-    "S": "!#-\\[\\]-\U0010ffff",
+    "S": (
+        "!#-\\[\\]-\u009f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e"
+        "\u2060-\u2fff\u3001-\ufefe\uff00-\U0010ffff"
+    ),
     "W": " !#-\\/:-@\\[\\]\\^`\\{-\U0010ffff",
 }
 """The complements of digits, blanks and word characters among what needs no escape."""
+_HEX = "[0-9A-Fa-f]{1,4}"
+_LABEL = "[A-Za-z0-9](?:|-[A-Za-z0-9]|[A-Za-z0-9]){0,30}"
+_DATE = (
+    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
+)
+_TIME = (
+    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:|\\.[0-9]{1,9})"
+    "(?:Z|[+\\-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+FORMAT_PATTERNS = {
+    "date": f"^{_DATE}$",
+    "time": f"^{_TIME}$",
+    "date-time": f"^{_DATE}T{_TIME}$",
+    "hostname": f"^{_LABEL}(?:\\.{_LABEL}){{0,3}}$",
+    "ipv6": (
+        f"^(?:(?:{_HEX}:){{7}}{_HEX}|(?:{_HEX}:){{1,7}}:|(?:{_HEX}:){{1,6}}:{_HEX}"
+        + "".join(f"|(?:{_HEX}:){{1,{7 - n}}}(?::{_HEX}){{1,{n}}}" for n in range(2, 7))
+        + f"|:(?:(?::{_HEX}){{1,7}}|:))$"
+    ),
+}
+"""Whole-string patterns of formats that the compiler takes too widely: 31 April, a second label
+that begins with a hyphen. They leave out leap seconds, labels with two hyphens in a row and
+addresses with a dotted end."""
 GROUP_DEPTH = 100
 """Groups inside groups."""
 
@@ -272,7 +302,9 @@ class _Scanner:
             if negated:
                 raise PatternUnsupported(f"it has \\{letter} in a negated class")
             return _OTHERS[letter]
-        return " " if letter == "s" and not negated else f"\\{letter}"
+        if letter == "s":
+            return f"\\s{_BLANKS}" if negated else " "
+        return f"\\{letter}"
 
     def _single(self, character: str) -> str:
         """A character for itself; one that JSON escapes would be let through as it is."""

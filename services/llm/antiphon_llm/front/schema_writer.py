@@ -7,7 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from antiphon_llm.front.schema_logic import GROUPS, Resolve, Schema, holds, property_of
-from antiphon_llm.front.schema_patterns import any_name_but, can_spell, search_pattern
+from antiphon_llm.front.schema_patterns import (
+    FORMAT_PATTERNS,
+    any_name_but,
+    can_spell,
+    search_pattern,
+)
 
 Ignore = Callable[[str, str, str], None]
 """Takes the pointer of a schema, a keyword there, and why it is not enforced."""
@@ -202,7 +207,9 @@ def _string(schema: Mapping[str, Any]) -> Any:
     written: dict[str, Any] = {"type": "string"}
     if "pattern" in schema:
         written["pattern"] = search_pattern(schema["pattern"])
-    if "format" in schema:
+    if schema.get("format") in FORMAT_PATTERNS:
+        written["pattern"] = FORMAT_PATTERNS[schema["format"]]
+    elif "format" in schema:
         written["format"] = schema["format"]
     if fewest:
         written["minLength"] = fewest
