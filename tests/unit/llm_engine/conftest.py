@@ -14,10 +14,12 @@ from antiphon_llm.engine.intake import ServedModel
 from antiphon_llm.engine.loop import EngineLoop
 from antiphon_llm.engine.runner import LayerCache
 from antiphon_llm.engine.scheduler import Scheduler, SchedulerLimits
+from antiphon_llm.engine.speculating import Speculation
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.messages import Finish, Sampling, StepOutputs, Submit, TopLogprobs
+from antiphon_llm.speculation.drafter import Drafter
 
 VOCABULARY = 64
 END = 63
@@ -110,7 +112,8 @@ def next_token(history: Sequence[int]) -> int:
 class Engine:
     """A loop over the fake model, driven step by step."""
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, *, drafter: Drafter | None = None, draft_depth: int = 0,
+                 **settings: int) -> None:  # fmt: skip
         values = {
             "max_rows": 4, "step_tokens": 16, "prefill_chunk": 8, "entry_tokens": 4,
             "queue_limit": 32, "entries": 64, "context_limit": 64,
@@ -143,11 +146,15 @@ class Engine:
             self.builder,
             max_rows=limits.max_rows,
             overlap_depth=depth,
+            draft_depth=draft_depth,
+            drafter=drafter,
         )
+        self.speculation = Speculation(drafter, depth=draft_depth) if drafter else None
         served = ServedModel(VOCABULARY, context_limit, frozenset({END}))
         self.loop: EngineLoop = assemble_loop(
-            self.endpoint, self.scheduler, self.runner, served, overlap_depth=depth
-        )
+            self.endpoint, self.scheduler, self.runner, served, overlap_depth=depth,
+            speculation=self.speculation,
+        )  # fmt: skip
         self.outputs: dict[str, list[int]] = {}
         self.finished: dict[str, Finish] = {}
         self.admitted: list[str] = []

@@ -176,8 +176,9 @@ class CpuRunner:
     def _observe(self, drafter: Drafter, plan: StepPlan, tokens: int, result: StepResult) -> None:
         """Shows the drafter the step; a failure there is no failure of the step."""
         hidden = self._model.residual(tokens) if drafter.wants_hidden else None
+        taps = self._model.tapped(tokens) if drafter.tap_layers else {}
         try:
-            drafter.observe(plan, hidden, self._model.tapped(tokens), result)
+            drafter.observe(plan, hidden, taps, result)
         except Exception as error:
             result.drafter_error = error
 
