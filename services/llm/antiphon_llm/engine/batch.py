@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
 
 from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.models.block import WantedRows
 
 from .plan import PlannedRow, StepClass, StepPlan
 
@@ -39,7 +41,6 @@ class StepBatch:
     block_tokens: int
     max_query: int
     max_context: int
-    total_kv: int
     step_class: StepClass
 
 
@@ -60,7 +61,7 @@ class BatchBuilder:
     def build(self, plan: StepPlan) -> StepBatch:
         """The batch of a plan whose entries are held already."""
         slot = self._slots[self._turn]
-        token = sampled = max_query = total_kv = max_context = 0
+        token = sampled = max_query = max_context = 0
         for index, row in enumerate(plan.rows):
             count, end = row.shape.tokens, token + row.shape.tokens
             fill_row(
@@ -78,7 +79,6 @@ class BatchBuilder:
                 sampled += draws
             max_query = max(max_query, count)
             max_context = max(max_context, row.end)
-            total_kv += row.end
             token = end
         # Only now: a build that fails leaves its slot to the next, for the other may be in use.
         self._turn = (self._turn + 1) % len(self._slots)
@@ -93,9 +93,24 @@ class BatchBuilder:
             block_tokens=self._tables.entry_tokens,
             max_query=max_query,
             max_context=max_context,
-            total_kv=total_kv,
             step_class=plan.step_class,
         )
+
+
+def wanted_rows(plan: StepPlan, batch: StepBatch) -> WantedRows:
+    """The tokens that a step draws from, as a batch of their own over the same tables."""
+    places = [place for place, row in enumerate(plan.rows) if row.shape.draws]
+    draws = [plan.rows[place].shape.draws for place in places]
+    rows = torch.tensor(places, dtype=torch.int64)
+    return WantedRows(
+        tokens=batch.sample_index,
+        query_start=torch.tensor([0, *accumulate(draws)], dtype=torch.int32),
+        context_len=batch.context_len.index_select(0, rows),
+        block_table=batch.block_table.index_select(0, rows),
+        block_tokens=batch.block_tokens,
+        max_query=max(draws, default=0),
+        max_context=batch.max_context,
+    )
 
 
 def fill_row(

@@ -117,7 +117,6 @@ class PrefillPath:
             block_tokens=self._tables.entry_tokens,
             max_query=max_query,
             max_context=max_context,
-            total_kv=0,
             step_class=StepClass.PREFILL,
         )
 
