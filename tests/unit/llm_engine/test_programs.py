@@ -151,7 +151,6 @@ def _one_long_row(batch: StepBatch, tokens: int) -> tuple[torch.Tensor, StepBatc
         block_tokens=ENTRY_TOKENS,
         max_query=tokens,
         max_context=tokens,
-        total_kv=tokens,
         step_class=batch.step_class,
     )
 
