@@ -106,9 +106,11 @@ def python_call(name: str, args: dict[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in args.items())})"
 
 
-def json_object(call: Call, rng: random.Random, key: str = "arguments") -> str:
+def json_object(
+    call: Call, rng: random.Random, key: str = "arguments", *, free: bool = True
+) -> str:
     args = dump(call[1], rng)
-    if key == "arguments" and rng.random() < 0.2:
+    if free and rng.random() < 0.2:
         return f'{{"{key}": {args}, "name": "{call[0]}"}}'
     return f'{{"name": "{call[0]}", "{key}": {args}}}'
 
@@ -145,6 +147,8 @@ def _write(family: str, calls: list[Call], rng: random.Random) -> str:
         case "argument_xml":
             return each(argument_xml, "\n")
         case "bracket_array":
+            return f"[{each(lambda c: json_object(c, rng, free=False), ', ')}]"
+        case "tagged_array":
             listed = f"[{each(lambda c: json_object(c, rng), ', ')}]"
             return f"<|tool_call|>{listed}<|/tool_call|>"
         case "mistral_list":
@@ -152,7 +156,9 @@ def _write(family: str, calls: list[Call], rng: random.Random) -> str:
         case "mistral_named":
             return each(lambda c: f"[TOOL_CALLS]{c[0]}[ARGS]{dump(c[1], rng)}", "")
         case "llama_json":
-            return each(lambda c: f"<|python_tag|>{json_object(c, rng, 'parameters')}", "")
+            return each(
+                lambda c: "<|python_tag|>" + json_object(c, rng, "parameters", free=False), ""
+            )
         case "llama_list":
             listed = f"[{each(lambda c: python_call(*c), ', ')}]"
             return f"<|python_start|>{listed}<|python_end|>"
@@ -181,13 +187,6 @@ def _write(family: str, calls: list[Call], rng: random.Random) -> str:
     raise AssertionError(family)
 
 
-_CLOSERS = {
-    "function_xml": "</parameter",
-    "argument_xml": "</arg_value",
-    "function_gemma": "<escape",
-}
-
-
 def sample(family: str, seed: int) -> Sample:
     """A well-formed output."""
     rng = random.Random(f"{family}:{seed}")
@@ -198,7 +197,7 @@ def sample(family: str, seed: int) -> Sample:
     most = 1 if family == "harmony" else 3
     names = rng.choices(list(TOOLS), k=rng.choice([0, 1, 1, 2, 3][: most + 2]))
     calls = [(name, arguments(name, rng, words=words)) for name in names]
-    text = rng.choice(TEXTS)
+    text = "" if calls and family == "bracket_array" else rng.choice(TEXTS)
     if family == "harmony":
         return _harmony(text, calls[:1], rng)
     written = _write(family, calls, rng) if calls else ""

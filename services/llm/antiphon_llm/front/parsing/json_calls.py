@@ -12,6 +12,8 @@ from antiphon_llm.front.parsing.reader import Markers, Reader, Steps
 from antiphon_llm.front.parsing.tags import Tag
 
 _ARGUMENT_KEYS = ("arguments", "parameters")
+_GAPS = ("", " ", "\n", "\n  ", "\n    ")
+"""White space inside the brackets of JSON as models write it."""
 
 
 def read_object(reader: Reader, tools: Tools | None = None, *, opened: bool = False) -> Steps:
@@ -123,20 +125,35 @@ class JsonInTags(MarkedFormat):
         )
 
 
-class BracketArray(MarkedFormat):
-    """``[{"name": ..., "arguments": ...}, ...]``, bare or between ``<|tool_call|>`` tags."""
+class BracketArray(BareFormat):
+    """``[{"name": ..., "arguments": ...}, ...]`` where the content begins."""
 
     name = "bracket_array"
-    openers = Markers("<|tool_call|>")
     bare = ("[",)
+    separator = ", "
+    wrapper = ("[", "]")
+
+    def read_calls(self, reader: Reader, tools: Tools, opener: str) -> Steps:
+        return (yield from read_list(reader, tools))
+
+    def beginnings(self, tools: Sequence[ToolSpec]) -> Sequence[str]:
+        return [f'[{gap}{{{inner}"name"' for gap in _GAPS for inner in _GAPS]
+
+    def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
+        return _object_tag(tool, whitespace)
+
+
+class TaggedArray(MarkedFormat):
+    """The same list between ``<|tool_call|>`` tags: Phi 4, Granite."""
+
+    name = "tagged_array"
+    openers = Markers("<|tool_call|>")
     markers = ("<|tool_call|>", "<|/tool_call|>")
     trigger = "<|tool_call|>"
     separator = ", "
     wrapper = ("<|tool_call|>[", "]<|/tool_call|>")
 
     def read_calls(self, reader: Reader, tools: Tools, opener: str) -> Steps:
-        if opener == "[":
-            return (yield from read_list(reader, tools))
         yield from reader.space()
         if not (yield from reader.literal("[")):
             return False
@@ -145,9 +162,7 @@ class BracketArray(MarkedFormat):
         return (yield from reader.literal("<|/tool_call|>"))
 
     def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
-        return tags.tag(
-            f'{{"name": "{tool.name}", "arguments": ', tags.arguments(tool.schema, whitespace), "}"
-        )
+        return _object_tag(tool, whitespace)
 
 
 class Mistral(MarkedFormat):
@@ -185,9 +200,7 @@ class MistralList(Mistral):
     wrapper = ("[TOOL_CALLS][", "]")
 
     def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
-        return tags.tag(
-            f'{{"name": "{tool.name}", "arguments": ', tags.arguments(tool.schema, whitespace), "}"
-        )
+        return _object_tag(tool, whitespace)
 
 
 class MistralNamed(Mistral):
@@ -223,10 +236,13 @@ class LlamaJson(BareFormat):
             reader.begin_call()
         return False
 
-    def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
-        return tags.tag(
-            f'{{"name": "{tool.name}", "parameters": ', tags.arguments(tool.schema, whitespace), "}"
-        )
-
     def beginnings(self, tools: Sequence[ToolSpec]) -> Sequence[str]:
-        return ("<|python_tag|>", *(f'{{{gap}"name"' for gap in ("", " ", "\n", "\n  ", "\n    ")))
+        return ("<|python_tag|>", *(f'{{{gap}"name"' for gap in _GAPS))
+
+    def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
+        return _object_tag(tool, whitespace, "parameters")
+
+
+def _object_tag(tool: ToolSpec, whitespace: int, key: str = "arguments") -> Tag:
+    arguments = tags.arguments(tool.schema, whitespace)
+    return tags.tag(f'{{"name": "{tool.name}", "{key}": ', arguments, "}")

@@ -15,6 +15,7 @@ from antiphon_llm.front.parsing.json_calls import (
     LlamaJson,
     MistralList,
     MistralNamed,
+    TaggedArray,
 )
 from antiphon_llm.front.parsing.parser import OutputParser
 from antiphon_llm.front.parsing.pythonic import GemmaToolCode, LlamaList
@@ -29,6 +30,7 @@ CALL_FORMATS: dict[str, CallFormat] = {
         FunctionXml(),
         ArgumentXml(),
         BracketArray(),
+        TaggedArray(),
         MistralList(),
         MistralNamed(),
         LlamaJson(),
@@ -53,7 +55,7 @@ _CALL_SIGNS = (
     (("<start_function_call>",), "function_gemma"),
     (("<arg_key>",), "argument_xml"),
     (("<function=",), "function_xml"),
-    (("<|tool_call|>",), "bracket_array"),
+    (("<|tool_call|>",), "tagged_array"),
     (("<tool_call>",), "json_tags"),
     (("<|python_start|>",), "llama_list"),
     (("func_name1(params_name1=",), "llama_list"),

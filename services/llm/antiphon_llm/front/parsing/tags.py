@@ -6,7 +6,6 @@ A tag is plain JSON data; the front only builds it, the engine compiles it.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -149,14 +148,21 @@ def _unless(beginnings: Sequence[str], besides: str = "") -> str:
     branches = [f"[^{''.join(map(_in_class, (*groups, *besides)))}]{_ANY}"]
     for first, rests in groups.items():
         if all(rests):
-            branches.append(f"{re.escape(first)}(?:{_unless(rests)})?")
+            branches.append(f"{_literal(first)}(?:{_unless(rests)})?")
     return "|".join(branches)
 
 
+_BREAKS = {"\n": r"\n", "\t": r"\t", "\r": r"\r"}
+
+
+def _literal(character: str) -> str:
+    if character in r".^$*+?{}[]\|()/":
+        return f"\\{character}"
+    return _BREAKS.get(character, character)
+
+
 def _in_class(character: str) -> str:
-    return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(character) or (
-        "\\" + character if character in "\\]^-[" else character
-    )
+    return f"\\{character}" if character in r"\]^-[" else _BREAKS.get(character, character)
 
 
 def source(format: Tag) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from antiphon_llm.front.parsing.reader import Emit, Markers, Reader, TextSteps
+from antiphon_llm.front.parsing.reader import Emit, Markers, Reader, Steps
 
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
+_CONTAINERS = {"array", "object"}
 _REFERENCES = 16
 
 
@@ -102,11 +104,27 @@ def _type_of(value: Any) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-def property_types(schema: Mapping[str, Any], name: str) -> frozenset[str]:
-    """The JSON types of one argument."""
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What a schema says of one argument."""
+
+    types: frozenset[str] = frozenset()
+    """JSON types; empty where it does not say."""
+    texts: frozenset[str] = frozenset()
+    """The only texts that a string may be; empty for any."""
+
+
+TEXT = Argument(frozenset(("string",)))
+
+
+def argument(schema: Mapping[str, Any], name: str) -> Argument:
+    """What the schema of an arguments object says of one."""
     properties = schema.get("properties")
     found = properties.get(name) if isinstance(properties, Mapping) else None
-    return types_of(found, schema) if isinstance(found, Mapping) else frozenset()
+    found = resolved(found, schema)
+    values = found.get("enum", [found["const"]] if "const" in found else [])
+    texts = [value for value in values if isinstance(value, str)]
+    return Argument(types_of(found, schema), frozenset(texts))
 
 
 def typed(text: str, types: frozenset[str]) -> str:
@@ -130,31 +148,40 @@ def typed(text: str, types: frozenset[str]) -> str:
     return stripped if admitted or "string" not in types else dumps(text)
 
 
-def read_typed(reader: Reader, types: frozenset[str], ends: Markers, *, lines: bool) -> TextSteps:
-    """Reads an argument up to its end and emits it as JSON; returns the end, empty if cut.
+def read_typed(reader: Reader, known: Argument, end: Markers, *, lines: bool) -> Steps:
+    """Reads an argument up to its end and emits it as JSON; False if it is cut.
 
     Strings are emitted as they come, other values whole.
 
     Args:
         reader: behind the argument's beginning.
-        types: of the schema.
-        ends: markers that end it.
+        known: of the schema.
+        end: the marker that ends it.
         lines: the value stands on lines of its own, so that one line break at either side is
             not part of it.
     """
     if lines:
         yield from reader.literal("\n")
-    if types != {"string"}:
+    if known.types != {"string"} or known.texts:
         parts: list[str] = []
-        end = yield from reader.until(ends, parts.append)
-        if end:
-            reader.arguments(typed(_without_last_break("".join(parts), lines), types))
-        return end
+        if known.types and known.types <= _CONTAINERS:
+            # The end may stand inside a string of it.
+            yield from reader.space()
+            if (yield from reader.peek()) in ("[", "{"):
+                yield from reader.json_value(parts.append)
+        if not (yield from reader.until(end, parts.append)):
+            return False
+        text = "".join(parts)
+        if text.strip() in known.texts:
+            reader.arguments(dumps(text.strip()))
+        else:
+            reader.arguments(typed(_without_last_break(text, lines), known.types))
+        return True
     reader.arguments('"')
-    end = yield from reader.until(ends, _all_but_last_break(reader.arguments, lines))
-    if end:
-        reader.arguments('"')
-    return end
+    if not (yield from reader.until(end, _all_but_last_break(reader.arguments, lines))):
+        return False
+    reader.arguments('"')
+    return True
 
 
 def _without_last_break(text: str, lines: bool) -> str:

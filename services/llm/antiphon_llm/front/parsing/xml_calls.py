@@ -8,16 +8,14 @@ from antiphon_llm.front.parsing import tags
 from antiphon_llm.front.parsing.base import NAME, MarkedFormat, Tools, ToolSpec
 from antiphon_llm.front.parsing.reader import Markers, Reader, Steps
 from antiphon_llm.front.parsing.tags import Tag
-from antiphon_llm.front.parsing.values import ObjectWriter, property_types, read_typed
+from antiphon_llm.front.parsing.values import TEXT, Argument, ObjectWriter, argument, read_typed
 
 _KEY = re.compile(r"[^<>\n]*")
 
 
-def _types(tools: Tools, name: str, key: str) -> frozenset[str]:
-    """The types of an argument; a string where the tool or its argument is not known."""
-    if name not in tools:
-        return frozenset(("string",))
-    return property_types(tools[name].schema, key)
+def _known(tools: Tools, name: str, key: str) -> Argument:
+    """What is known of an argument; where the tool is unknown, it is text."""
+    return argument(tools[name].schema, key) if name in tools else TEXT
 
 
 class FunctionXml(MarkedFormat):
@@ -28,7 +26,7 @@ class FunctionXml(MarkedFormat):
     markers = ("<tool_call>", "</tool_call>")
     trigger = "<tool_call>"
     separator = "\n"
-    _ends = Markers("</parameter>", "<parameter=", "</function>", "</tool_call>")
+    _end = Markers("</parameter>")
 
     def read_calls(self, reader: Reader, tools: Tools, opener: str) -> Steps:
         if opener == "<tool_call>":
@@ -39,36 +37,21 @@ class FunctionXml(MarkedFormat):
         if not name or not (yield from reader.literal(">")):
             return False
         reader.open_call(name)
-        end = yield from self._parameters(reader, tools, name)
-        if end != "</tool_call>":
-            yield from reader.space()
-            yield from reader.literal("</tool_call>")
-        return True
-
-    def _parameters(self, reader: Reader, tools: Tools, name: str):
-        """Reads to the end of the function and closes the call; returns the end that was found."""
         writer = ObjectWriter(reader.arguments)
-        end = ""
-        while True:
-            if end != "<parameter=":
-                yield from reader.space()
-                end = yield from reader.any_of(self._ends)
-            if end == "</parameter>":
-                continue
-            if end != "<parameter=":
-                break
+        yield from reader.space()
+        while (yield from reader.literal("<parameter=")):
             key = (yield from reader.run(_KEY)).strip()
             if not key or not (yield from reader.literal(">")):
                 break
             writer.key(key)
-            types = _types(tools, name, key)
-            end = yield from read_typed(reader, types, self._ends, lines=True)
-            if not end:
-                return ""
-        if end or (yield from reader.peek()):
+            if not (yield from read_typed(reader, _known(tools, name, key), self._end, lines=True)):
+                return True
+            yield from reader.space()
+        if (yield from reader.literal("</function>")) or (yield from reader.peek()):
             writer.end()
             reader.close_call()
-        return end
+        yield from reader.space()
+        return (yield from reader.literal("</tool_call>"))
 
     def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
         return tags.tag(
@@ -93,7 +76,7 @@ class ArgumentXml(MarkedFormat):
     )
     trigger = "<tool_call>"
     separator = "\n"
-    _value_ends = Markers("</arg_value>", "</tool_call>")
+    _end = Markers("</arg_value>")
 
     def read_calls(self, reader: Reader, tools: Tools, opener: str) -> Steps:
         yield from reader.space()
@@ -103,7 +86,6 @@ class ArgumentXml(MarkedFormat):
             return False
         reader.open_call(name)
         writer = ObjectWriter(reader.arguments)
-        end = ""
         while (yield from reader.literal("<arg_key>")):
             key = (yield from reader.run(_KEY)).strip()
             if not key or not (yield from reader.literal("</arg_key>")):
@@ -112,14 +94,11 @@ class ArgumentXml(MarkedFormat):
             if not (yield from reader.literal("<arg_value>")):
                 break
             writer.key(key)
-            types = _types(tools, name, key)
-            end = yield from read_typed(reader, types, self._value_ends, lines=False)
-            if end != "</arg_value>":
-                break
+            known = _known(tools, name, key)
+            if not (yield from read_typed(reader, known, self._end, lines=False)):
+                return True
             yield from reader.space()
-        if end != "</tool_call>" and (yield from reader.literal("</tool_call>")):
-            end = "</tool_call>"
-        if end == "</tool_call>" or (yield from reader.peek()):
+        if (yield from reader.literal("</tool_call>")) or (yield from reader.peek()):
             writer.end()
             reader.close_call()
         return True
