@@ -4,6 +4,9 @@ Prints BAR lines for: time that the gateway adds to the first byte of a stream, 
 second of one gateway core (from its CPU time, so that a busy machine matters little), and the
 import time. The backend, the gateway and this client are three processes.
 
+Then the CPU time a token of gateway and llm front together, with one GenerateMany stream between
+them and with one Generate call a request: the real front over an engine that only keeps time.
+
     python -m bench.gateway_rest [--streams 32] [--tokens 500] [--requests 200]
 """
 
@@ -50,9 +53,62 @@ class InstantLlm(llm_service_pb2_grpc.LlmServiceServicer):
         yield gen.GenerateResponse(finished=gen.ChoiceFinished(reason="FINISH_REASON_LENGTH"))
         yield gen.GenerateResponse(completed=gen.GenerateCompleted())
 
+    async def GenerateMany(
+        self, request_iterator, context
+    ) -> AsyncIterator[gen.GenerateManyResponse]:
+        fresh: list[str] = []
+        left: dict[str, int] = {}
+        work = asyncio.Event()
+
+        async def read() -> None:
+            async for request in request_iterator:
+                if request.WhichOneof("action") == "start":
+                    fresh.append(request.start.stream_id)
+                    left[request.start.stream_id] = request.start.request.stop.max_tokens
+                    work.set()
+                else:
+                    left.pop(request.cancel.stream_id, None)
+
+        reader = asyncio.create_task(read())
+        try:
+            while True:
+                if not left:
+                    work.clear()
+                    await work.wait()
+                yield instant_step(left, fresh)
+        finally:
+            reader.cancel()
+
     async def ListModels(self, request, context) -> llm.ListModelsResponse:
         model = llm.Model(id=MODEL, chat=True, context_limit=100_000)
         return llm.ListModelsResponse(models=[model])
+
+
+def instant_step(left: dict[str, int], fresh: list[str]) -> gen.GenerateManyResponse:
+    """One token for each running request; new ones are accepted, those without one left end."""
+    message = gen.GenerateManyResponse()
+
+    def tell(stream_id: str, **event) -> None:
+        response = gen.GenerateResponse(**event)
+        message.events.append(gen.GenerateManyEvent(stream_id=stream_id, response=response))
+
+    for stream_id in left.keys() - fresh:
+        message.stream_ids.append(stream_id)
+        message.choices.append(0)
+        message.texts.append(" token")
+        message.token_counts.append(1)
+        left[stream_id] -= 1
+        if not left[stream_id]:
+            del left[stream_id]
+            tell(stream_id, finished=gen.ChoiceFinished(reason="FINISH_REASON_LENGTH"))
+            tell(stream_id, completed=gen.GenerateCompleted())
+    for stream_id in fresh:
+        tell(
+            stream_id,
+            accepted=gen.GenerateAccepted(model=MODEL, fingerprint="fp", prompt_tokens=1),
+        )
+    fresh.clear()
+    return message
 
 
 async def serve_backend(port: int) -> None:
@@ -70,7 +126,9 @@ async def serve_backend(port: int) -> None:
 @contextmanager
 def process(*arguments: str):
     """A child of this interpreter for the block."""
-    child = subprocess.Popen([sys.executable, "-m", *arguments], stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        [sys.executable, "-m", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         yield child
     finally:
@@ -188,20 +246,61 @@ def wait_until_served(http: httpx.Client) -> None:
     raise TimeoutError("the gateway does not serve the model")
 
 
+async def transport_cost(streams: int, tokens: int, rounds: int = 2) -> dict[str, dict[str, float]]:
+    """CPU microseconds a token of gateway and front by transport, runs interleaved."""
+    front_port = free_port()
+    target = f"127.0.0.1:{front_port}"
+    costs: dict[str, list[dict[str, float]]] = {"many": [], "generate": []}
+    with process("bench.paced_llm", str(front_port)) as front:
+        for name in ("many", "generate") * rounds:
+            port = free_port()
+            egress = ("--egress-target", target) if name == "generate" else ()
+            with (
+                gateway_process(port, target, *egress) as gateway,
+                httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as http,
+            ):
+                wait_until_served(http)
+                await stream_cost(port, psutil.Process(gateway.pid), streams, 5)
+                before = cpu_seconds(front.pid)
+                cost = await stream_cost(port, psutil.Process(gateway.pid), streams, tokens)
+                served = cpu_seconds(front.pid) - before
+            costs[name].append(
+                {
+                    "gateway_us": cost["cpu_us_per_token"],
+                    "front_us": served / cost["tokens"] * 1e6,
+                    "total_us": cost["cpu_us_per_token"] + served / cost["tokens"] * 1e6,
+                    "frames_per_token": cost["frames"] / cost["tokens"],
+                }
+            )
+    return {name: min(runs, key=lambda run: run["total_us"]) for name, runs in costs.items()}
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far, its children left out."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def gateway_process(port: int, target: str, *arguments: str):
+    """A gateway before one backend, for the block."""
+    targets = json.dumps([target])
+    return process(
+        "antiphon_gateway",
+        *("--port", str(port)),
+        *("--llm-targets", targets, "--vocoder-targets", targets),
+        *("--drain-notice-seconds", "0"),
+        *arguments,
+    )
+
+
 async def measure(arguments: argparse.Namespace) -> int:
     """Runs everything and reports."""
     backend_port, gateway_port = free_port(), free_port()
     target = f"127.0.0.1:{backend_port}"
-    targets = json.dumps([target])
     report = Report("gateway")
     with (
         process("bench.gateway_rest", "--backend", str(backend_port)),
-        process(
-            "antiphon_gateway",
-            *("--port", str(gateway_port)),
-            *("--llm-targets", targets, "--vocoder-targets", targets),
-            *("--drain-notice-seconds", "0"),
-        ) as gateway,
+        gateway_process(gateway_port, target) as gateway,
         httpx.Client(base_url=f"http://127.0.0.1:{gateway_port}", timeout=10) as http,
     ):
         wait_until_served(http)
@@ -211,8 +310,14 @@ async def measure(arguments: argparse.Namespace) -> int:
         cost = await stream_cost(
             gateway_port, psutil.Process(gateway.pid), arguments.streams, arguments.tokens
         )
-        report.add("stream_tokens_per_core_second", cost["tokens_per_core_second"], cost)
-        report.add("stream_cpu_per_token", cost["cpu_us_per_token"], cost)
+        report.add("stream_chunks_per_core_second", cost["frames_per_core_second"], cost)
+        report.add("stream_cpu_per_chunk", cost["cpu_us_per_frame"], cost)
+    costs = await transport_cost(arguments.transport_streams, arguments.transport_tokens)
+    for name, cost in costs.items():
+        print(f"{name}: " + ", ".join(f"{key} {value:.3g}" for key, value in cost.items()))
+    many, one = costs["many"]["total_us"], costs["generate"]["total_us"]
+    report.add("multiplexed_cpu_per_token", many, costs)
+    report.add("multiplexed_cpu_saving", one / many, costs)
     report.add("import_cpu", import_cpu())
     return report.finish()
 
@@ -222,6 +327,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Cost of the gateway's REST side")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=500)
+    parser.add_argument("--transport-streams", type=int, default=64)
+    parser.add_argument("--transport-tokens", type=int, default=120)
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--backend", type=int, help="serve the instant backend on this port")
     arguments = parser.parse_args()
