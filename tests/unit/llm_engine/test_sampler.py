@@ -130,6 +130,26 @@ class TestFilters:
             assert kept is not None
             assert set(kept.tolist()) == reference_kept(logits, top_k, top_p, 0.0)
 
+    @pytest.mark.parametrize("top_p", [0.0, 0.2, 0.5, 0.9, 0.999, 1 - 2**-24])
+    @pytest.mark.parametrize("spread", [0.0, 1e-6, 0.01, 5.0])
+    def test_plateaus_of_many_ids_are_cut_exactly(self, spread: float, top_p: float) -> None:
+        """Near-equal logits, positive and negative, with ties and a far end of -inf."""
+        rng = np.random.default_rng(5)
+        logits = rng.normal(0, spread, 20_000).astype(np.float32)
+        logits[:9000] = logits[9000:18_000]
+        logits[18_000:18_500] = -np.inf
+        logits[::7] = np.float32(0.0)
+        logits[3::7] = np.float32(-0.0)
+        kept = surviving_ids(logits, top_k=0, top_p=top_p, min_p=0.0)
+        assert kept is not None
+        masses = np.exp(logits - logits.max()).astype(np.float64)
+        cut = logits[kept].min()
+        assert set(kept.tolist()) == set(np.flatnonzero(logits >= cut).tolist())
+        # Exact: the kept mass reaches top_p, and without the lowest tie group it does not.
+        total = math.fsum(masses)
+        assert math.fsum(masses[logits >= cut]) >= top_p * total * (1 - 1e-12)
+        assert math.fsum(masses[logits > cut]) < max(top_p * total * (1 + 1e-12), 1e-300)
+
     def test_ties_at_the_cut_stay_whole(self) -> None:
         logits = np.array([1, 3, 2, 2, 2, 0], dtype=np.float32)
         kept = surviving_ids(logits, top_k=2, top_p=1.0, min_p=0.0)

@@ -11,8 +11,10 @@ import numpy as np
 
 _BLOCK = 64
 """Logits per block of the pre-filter that bounds the k-th largest from below."""
-_NUCLEUS_DEPTHS = (4.0, 8.0, 16.0, 32.0)
-"""Depths below the maximum that are tried before the whole row is sorted."""
+_SORTED_IDS = 4096
+"""Up to so many logits top_p puts them all in order."""
+_NEAR = (8.0, 16.0)
+"""Depths below the maximum at which the mass that top_p wants is looked for first."""
 
 
 def surviving_ids(
@@ -63,17 +65,42 @@ def _lower_bound(logits: np.ndarray, count: int) -> np.float32:
 def _nucleus_threshold(values: np.ndarray, top_p: float, maximum: np.float32) -> np.float32:
     """The largest logit tau whose ``sum over l >= tau of e^l`` reaches top_p of the total.
 
-    Only logits near the maximum are sorted when they hold the mass; masses are summed in fp64
-    over this row alone, so neither the batch nor the early exit moves the cut.
+    fp32 masses are summed in fp64 over this row alone. Logits far from the maximum are left out
+    where those near it reach top_p. What is still many is not sorted: masses are summed by the
+    upper half of an order-preserving key of the logit's bits, and only the logits under the key
+    where the sum crosses are put in order.
     """
     masses = np.exp(values - maximum)
-    wanted = top_p * float(masses.sum(dtype=np.float64))
-    for depth in _NUCLEUS_DEPTHS:
+    # The maximum alone has the mass 1, and always survives.
+    wanted = max(1.0, top_p * float(masses.sum(dtype=np.float64)))
+    for depth in _NEAR:
         near = values >= maximum - np.float32(depth)
         if float(masses[near].sum(dtype=np.float64)) >= wanted:
             values, masses = values[near], masses[near]
             break
+    above = 0.0
+    if len(values) > _SORTED_IDS:
+        keys = _upper_keys(values)
+        reached = np.bincount(keys, weights=masses, minlength=1 << 16)[::-1].cumsum()
+        place = _first_at_least(reached, wanted)
+        at_key = keys == (1 << 16) - 1 - place
+        values, masses = values[at_key], masses[at_key]
+        above = float(reached[place - 1]) if place else 0.0
     order = np.argsort(-values, kind="stable")
-    reached = np.cumsum(masses[order], dtype=np.float64) >= wanted
-    place = int(reached.argmax()) if reached.any() else len(order) - 1
-    return np.float32(values[order[place]])
+    reached = above + np.cumsum(masses[order], dtype=np.float64)
+    return np.float32(values[order[_first_at_least(reached, wanted)]])
+
+
+def _first_at_least(sums: np.ndarray, wanted: float) -> int:
+    """Index of the first of these ascending sums that reaches a value. Sums of another order may
+    miss it by their rounding: then that of the first one that is their last."""
+    return int(np.searchsorted(sums, min(wanted, sums[-1])))
+
+
+def _upper_keys(values: np.ndarray) -> np.ndarray:
+    """int64 in [0, 2**16) that grow with fp32 values; equal values have equal keys."""
+    # Adding 0 makes -0 the +0 that it equals.
+    halves = ((values + np.float32(0.0)).view(np.int32) >> 16).astype(np.int64)
+    halves ^= (halves >> 63) & 0x7FFF
+    halves += 0x8000
+    return halves
