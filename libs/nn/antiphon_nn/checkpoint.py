@@ -48,6 +48,9 @@ class Checkpoint(ABC):
     @abstractmethod
     def _linear(self, name: str) -> PackedWeight: ...
 
+    def _integers(self, name: str) -> torch.Tensor:
+        raise CheckpointError(self.path, f"cannot read whole numbers such as {name!r}")
+
     def __contains__(self, name: str) -> bool:
         return name in self.names()
 
@@ -59,6 +62,15 @@ class Checkpoint(ABC):
         """
         self._take(name)
         return self._tensor(name)
+
+    def integers(self, name: str) -> torch.Tensor:
+        """A tensor of whole numbers, int64.
+
+        Raises:
+            CheckpointError: there is no tensor of this name, or it holds something else.
+        """
+        self._take(name)
+        return self._integers(name)
 
     def linear(self, name: str) -> PackedWeight:
         """A weight matrix, packed in the format that the checkpoint has.

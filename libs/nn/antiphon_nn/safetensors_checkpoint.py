@@ -16,6 +16,7 @@ from antiphon_nn.errors import CheckpointError
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int64, torch.int32)
 
 
 class SafetensorsCheckpoint(Checkpoint):
@@ -46,6 +47,16 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def _linear(self, name: str) -> PackedWeight:
         return pack(self._load(name))
+
+    def _integers(self, name: str) -> torch.Tensor:
+        tensor = self._sources[name].get_tensor(name)
+        if tensor.dtype not in INTEGERS:
+            raise CheckpointError(
+                self.path,
+                f"tensor {name!r} has dtype {tensor.dtype}, "
+                f"supported here are {', '.join(map(str, INTEGERS))}",
+            )
+        return tensor.long()
 
     def _load(self, name: str) -> torch.Tensor:
         tensor = self._sources[name].get_tensor(name)

@@ -16,14 +16,12 @@ import torch
 from antiphon_core.ipc.endpoint import Endpoint
 from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint, open_checkpoint
-from antiphon_nn.gguf_checkpoint import GgufCheckpoint
 
-from antiphon_llm import fingerprint
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.host_tier import HostTier
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Submit
-from antiphon_llm.models.registry import architecture_of
+from antiphon_llm.models.registry import architecture_of, tokenizer_fingerprint
 from antiphon_llm.speculation.valve import valve_named
 
 from .built import BuiltEngine, Phase
@@ -202,13 +200,6 @@ def end_of_text_ids(checkpoint: Checkpoint) -> list[int]:
     if generation.is_file():
         found |= _ids(json.loads(generation.read_text()).get("eos_token_id"))
     return sorted(found)
-
-
-def tokenizer_fingerprint(checkpoint: Checkpoint) -> str:
-    """What the front compares its own tokenizer with; empty where the files have none."""
-    if isinstance(checkpoint, GgufCheckpoint):
-        return fingerprint.of_metadata(checkpoint.metadata)
-    return fingerprint.of_directory(checkpoint.path)
 
 
 def _ids(value: int | list[int] | None) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from antiphon_core.logs import get_logger
 
 from antiphon_llm.kvcache.block_table import BlockTables
-from antiphon_llm.kvcache.fields import entry_bytes
+from antiphon_llm.kvcache.fields import FieldSpec, entry_bytes
 from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.kvcache.sizing import PoolSize, PoolTooSmall, size_pool
 from antiphon_llm.messages import EngineConfig
@@ -69,15 +69,17 @@ class MemoryLedger(Protocol):
         ...
 
 
-def size_of_pool(config: EngineConfig, model: Decoder, ledger: MemoryLedger) -> PoolSize:
-    """Entries for what the ledger leaves; a narrowed context is logged.
+def size_of_pool(
+    config: EngineConfig, model: Decoder, ledger: MemoryLedger, fields: Sequence[FieldSpec]
+) -> PoolSize:
+    """Entries of these fields for what the ledger leaves; a narrowed context is logged.
 
     Raises PoolTooSmall with the memory's table when no pool fits, or when a configured size
     does not.
     """
     try:
         size = size_pool(
-            entry_bytes=entry_bytes(model.kv_fields(config.entry_tokens)),
+            entry_bytes=entry_bytes(fields),
             entry_tokens=config.entry_tokens,
             max_rows=config.max_rows,
             model_limit=model.spec.context_limit,

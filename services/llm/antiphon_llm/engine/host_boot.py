@@ -11,7 +11,7 @@ from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.messages import EngineConfig
 from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
-from antiphon_llm.speculation.build import build_drafter
+from antiphon_llm.speculation.build import Drafting, load_drafting
 
 from .batch import BatchBuilder
 from .built import BuiltEngine, Phase, size_of_pool
@@ -29,11 +29,12 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
     """
     with phase("load_weights"):
         model = build_model(checkpoint)
-        drafter = build_drafter(config)
+        drafting = load_drafting(config, checkpoint, model)
+    fields = [*model.kv_fields(config.entry_tokens), *drafting.fields]
     with phase("allocate_kv"):
-        ledger = _ledger(config, model)
-        size = size_of_pool(config, model, ledger)
-        pool = KvPool(model.kv_fields(config.entry_tokens), entries=size.entries)
+        ledger = _ledger(config, model, drafting)
+        size = size_of_pool(config, model, ledger, fields)
+        pool = KvPool(fields, entries=size.entries)
     model.workspace.reserve(config.step_tokens)
     tables = BlockTables(
         EntryAllocator(size.entries),
@@ -41,6 +42,7 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
         entry_tokens=config.entry_tokens,
         context_limit=size.context_limit,
     )
+    drafter = drafting.open(tables, pool)
     builder = BatchBuilder(
         tables,
         step_tokens=config.step_tokens,
@@ -68,21 +70,23 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
             **antiphon_kernels.fallbacks,
             **model.programs.fallbacks,
             **runner.fallbacks,
+            **drafting.fallbacks(),
         },
-        counters=dict,
+        counters=drafting.counters,
         memory={row.name: row.predicted for row in ledger.rows},
         affordable_tokens=lambda: None,
         drafter=drafter,
     )
 
 
-def _ledger(config: EngineConfig, model: Decoder) -> HostLedger:
+def _ledger(config: EngineConfig, model: Decoder, drafting: Drafting) -> HostLedger:
     return HostLedger(
         available=available_bytes(),
         share=config.memory_share,
-        weights=model.weight_bytes,
+        weights=model.weight_bytes + drafting.weight_bytes,
         workspace=model.workspace.predict_bytes(config.step_tokens),
         logits=logits_bytes(config.max_rows, model.vocab_size, config.draft_depth),
         reserved=config.reserved_bytes,
         parked=config.parked_bytes,
+        drafter=drafting.work_bytes,
     )

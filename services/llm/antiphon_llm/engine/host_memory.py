@@ -23,8 +23,8 @@ class HostRow:
 class HostLedger:
     """The memory that is free once the weights are loaded, and who gets it; bytes.
 
-    ``kv_room = share available - workspace - logits - reserved - parked``. The weights are
-    held already and so no part of ``available``.
+    ``kv_room = share available - workspace - logits - drafter - reserved - parked``. The weights,
+    a drafter's too, are held already and so no part of ``available``.
     """
 
     available: int
@@ -34,6 +34,7 @@ class HostLedger:
     logits: int
     reserved: int
     parked: int
+    drafter: int = 0
 
     @property
     def rows(self) -> list[HostRow]:
@@ -42,6 +43,7 @@ class HostLedger:
             HostRow("weights", self.weights, "measured"),
             HostRow("workspace", self.workspace, "derived"),
             HostRow("logits", self.logits, "derived"),
+            HostRow("drafter", self.drafter, "derived"),
             HostRow("reserved", self.reserved, "configured"),
             HostRow("parked", self.parked, "configured"),
         ]
@@ -49,7 +51,7 @@ class HostLedger:
     @property
     def kv_room(self) -> int:
         """What the KV pool and its safety margin may take; negative when the rest is too much."""
-        others = self.workspace + self.logits + self.reserved + self.parked
+        others = self.workspace + self.logits + self.drafter + self.reserved + self.parked
         return int(self.share * self.available) - others
 
     def table(self) -> str:

@@ -25,6 +25,10 @@ IRRELEVANT: dict[str, str] = {
         "read by the tokenizer and the checkpoint's end-of-text set",
     ),
     **dict.fromkeys(
+        ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
+        "read by the drafter that uses the bundled head",
+    ),
+    **dict.fromkeys(
         ("return_dict", "output_attentions", "output_hidden_states", "id2label", "label2id",
          "problem_type", "chunk_size_feed_forward", "is_encoder_decoder"),
         "concerns the Python object of another library",

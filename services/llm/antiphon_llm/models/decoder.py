@@ -36,6 +36,14 @@ IGNORED_TENSORS = (r".*\.rotary_emb\.inv_freq",)
 """Checkpoint tensors that are recomputed here."""
 
 
+def drafting_tensors(checkpoint: Checkpoint, spec: DecoderSpec) -> list[str]:
+    """Rules for the tensors of a bundled drafting head, which the model itself does not read."""
+    layers = len(spec.layers)
+    heads = int(checkpoint.config.get("num_nextn_predict_layers") or 0)
+    behind = [rf"model\.layers\.{layer}\..*" for layer in range(layers, layers + heads)]
+    return [r"mtp\..*", *behind]
+
+
 class Decoder:
     """Embedding, blocks, final norm and head over a checkpoint's weights.
 
@@ -86,7 +94,7 @@ class Decoder:
         self._taps: HiddenTaps | None = None
         self._final_norm = load.norm("model.norm")
         self._head, self.tied_head = self._load_head(load, checkpoint)
-        checkpoint.check_coverage(IGNORED_TENSORS)
+        checkpoint.check_coverage((*IGNORED_TENSORS, *drafting_tensors(checkpoint, spec)))
 
     @property
     def vocab_size(self) -> int:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from antiphon_core.logs import get_logger
 
+from antiphon_llm import fingerprint
+
 from .config_reader import ConfigReader, UnsupportedConfig
 
 if TYPE_CHECKING:
@@ -34,6 +36,15 @@ def architecture_of(checkpoint: Checkpoint) -> str:
             f"architecture {names[0]!r} is not served; known: {', '.join(sorted(FAMILIES))}"
         )
     return names[0]
+
+
+def tokenizer_fingerprint(checkpoint: Checkpoint) -> str:
+    """What the front compares its own tokenizer with; empty where the files have none."""
+    from antiphon_nn.gguf_checkpoint import GgufCheckpoint
+
+    if isinstance(checkpoint, GgufCheckpoint):
+        return fingerprint.of_metadata(checkpoint.metadata)
+    return fingerprint.of_directory(checkpoint.path)
 
 
 def build_model(

@@ -18,7 +18,7 @@ from antiphon_llm.kvcache.block_table import BlockTables
 
 @dataclass(slots=True)
 class _Known:
-    """Cells ``first ..`` of a row's lineage are written; so far nobody looked behind ``end``."""
+    """Cells ``first .. end - 1`` of a row's lineage are written."""
 
     version: int
     first: int
@@ -43,6 +43,12 @@ class CellMarks:
         With ``first`` the positions before it were passed over and have no cell.
         """
         first = start if first is None else first
+        known = self._known.get(row)
+        if known is not None:
+            if first == start == known.end and known.version == self._tables.mapping(row)[1]:
+                known.end = end
+            else:
+                del self._known[row]
         for entry, low, high, cell in self._parts(row, start, end, first):
             joined = (
                 self._life[entry] == self._tables.allocator.lives[entry]
@@ -51,7 +57,6 @@ class CellMarks:
             )
             if not joined:
                 self._first[entry] = cell
-                self._known.pop(row, None)
             self._end[entry] = high
             self._life[entry] = self._tables.allocator.lives[entry]
 

@@ -41,14 +41,18 @@ class _Column:
         self._tensor = source if device.type == "cpu" else source.to(device)
         self._views: dict[int, torch.Tensor] = {}
 
-    def publish(self, count: int) -> torch.Tensor:
-        """The first elements or rows, as the device has them from here on."""
+    def publish(self, count: int, columns: int | None = None) -> torch.Tensor:
+        """The first elements or rows; what the host has in the first columns of them, all by
+        default, is there from here on."""
         view = self._views.get(count)
         if view is None:
             view = self._views[count] = self._tensor[:count]
         if self._tensor is not self._source:
             # Pageable memory is read before the call returns, so the host may go on writing.
-            view.copy_(self._source[:count])
+            if columns is None:
+                view.copy_(self._source[:count])
+            elif columns:
+                view[:, :columns].copy_(self._source[:count, :columns])
         return view
 
     @property
@@ -85,8 +89,9 @@ class DraftInputs:
         """Bytes on the device."""
         return tokens * (4 + 4 + 8) + (rows + 1) * 4 + rows * 4 + rows * width * 4
 
-    def publish(self, tokens: int, rows: int) -> DraftStep:
-        """The step of the first ``tokens`` tokens and ``rows`` rows."""
+    def publish(self, tokens: int, rows: int, columns: int | None = None) -> DraftStep:
+        """The step of the first ``tokens`` tokens and ``rows`` rows, whose tables have changed in
+        no more than the first ``columns``."""
         counts = np.diff(self.query_start[: rows + 1])
         return DraftStep(
             input_ids=self._input_ids.publish(tokens),
@@ -94,7 +99,7 @@ class DraftInputs:
             write_slot=self._write_slot.publish(tokens),
             query_start=self._query_start.publish(rows + 1),
             context_len=self._context_len.publish(rows),
-            block_table=self._block_table.publish(rows),
+            block_table=self._block_table.publish(rows, columns),
             block_tokens=self._block_tokens,
             max_query=int(counts.max()),
             max_context=int(self.context_len[:rows].max()),

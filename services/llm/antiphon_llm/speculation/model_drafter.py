@@ -29,33 +29,13 @@ from .cells import CellMarks
 from .drafter import Proposal
 from .guesses import Guesses
 from .inputs import DraftInputs
+from .limits import PREFIX, DraftLimits
 
 if TYPE_CHECKING:
     from antiphon_llm.engine.plan import StepPlan
     from antiphon_llm.engine.request import Request
     from antiphon_llm.engine.runner import StepResult
     from antiphon_llm.models.decoder import Decoder
-
-PREFIX = "draft."
-"""Of the names of a drafter's fields in the pool."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftLimits:
-    """Sizes that a drafter is built for."""
-
-    max_rows: int
-    depth: int
-    chunk_tokens: int
-    """Most tokens of one catching-up forward."""
-    entry_tokens: int
-    residual: bool = False
-    """Proposals carry the distributions that residual acceptance needs."""
-
-    @property
-    def spare_entries(self) -> int:
-        """Spare blocks of one row: its guesses begin at one's start."""
-        return -(-self.depth // self.entry_tokens)
 
 
 def draft_fields(model: Decoder, limits: DraftLimits) -> list[FieldSpec]:
@@ -106,7 +86,13 @@ class ModelDrafter:
     tap_layers: tuple[int, ...] = ()
 
     def __init__(
-        self, model: Decoder, tables: BlockTables, pool: KvPool, limits: DraftLimits
+        self,
+        model: Decoder,
+        tables: BlockTables,
+        pool: KvPool,
+        limits: DraftLimits,
+        *,
+        vocabulary: int,
     ) -> None:
         self._model = model
         self._tables = tables
@@ -118,8 +104,17 @@ class ModelDrafter:
         self._first_spare = pool.entries + 1
         self._marks = CellMarks(tables)
         self._guesses = Guesses(residual=limits.residual)
-        self._inputs = DraftInputs(**_input_sizes(limits, tables.width), device=model.device)
-        self._logits = torch.empty((limits.max_rows, model.vocab_size), device=model.device)
+        self._inputs = DraftInputs(
+            **_input_sizes(limits, tables.width),
+            block_tokens=limits.entry_tokens,
+            device=model.device,
+        )
+        self._logits = torch.full((limits.max_rows, vocabulary), -torch.inf, device=model.device)
+        self._narrow: torch.Tensor | None = None
+        """Where the draft model's head has another width than the target's."""
+        if model.vocab_size != vocabulary:
+            shape = (limits.max_rows, model.vocab_size)
+            self._narrow = torch.empty(shape, device=model.device)
         hidden = (limits.max_rows, model.spec.hidden_size)
         self._hidden = torch.empty(hidden, dtype=model.dtype, device=model.device)
         self._guessed: dict[Request, _Guessed] = {}
@@ -133,9 +128,9 @@ class ModelDrafter:
         """Decode steps of the draft model without a program, by reason."""
         return {f"draft {name}": count for name, count in self._model.programs.fallbacks.items()}
 
-    def expects(self, requests: Sequence[Request]) -> bool:
+    def expects(self, requests: Sequence[Request]) -> list[bool]:
         """See Drafter."""
-        return True
+        return [True] * len(requests)
 
     @torch.inference_mode()
     def draft(self, requests: Sequence[Request], depth: int) -> Proposal:
@@ -151,7 +146,7 @@ class ModelDrafter:
                 self.counters["draft: no context left"] += 1
         q = None
         if self._guesses.residual:
-            q = torch.zeros((len(requests), depth, self._model.vocab_size))
+            q = torch.zeros((len(requests), depth, self._logits.shape[1]))
         if rows:
             self._catch_up(rows)
             self._guess(rows, q)
@@ -191,11 +186,12 @@ class ModelDrafter:
         inputs.context_len[0] = 1
         inputs.block_table[0] = 0
         self._forward(1, 1)
-        self._model.head(self._hidden[:1].zero_(), self._logits[:1])
+        self._head(self._hidden[:1].zero_())
 
     def predict_bytes(self, *, max_rows: int, entries: int) -> int:
         """See Drafter."""
-        return predict_bytes(self._model, self._limits, self._tables.width)
+        context, vocabulary = self._tables.context_limit, self._logits.shape[1]
+        return predict_bytes(self._model, self._limits, context, vocabulary)
 
     def _catch_up(self, rows: Sequence[_Row]) -> None:
         """Feeds what the draft model has not seen, the last committed token at least; leaves
@@ -249,7 +245,7 @@ class ModelDrafter:
         going = list(rows)
         while going:
             count = len(going)
-            self._model.head(hidden, self._logits[:count])
+            self._head(hidden[:count])
             self._draw(going, q)
             fed = [row for row in going if row.chain[-1] >= 0 and len(row.chain) < row.depth]
             if not fed:
@@ -281,6 +277,16 @@ class ModelDrafter:
         drawn = self._guesses.draw(logits, samplers, positions, chains, kept)
         for row, token in zip(rows, drawn, strict=True):
             row.chain.append(token)
+
+    def _head(self, hidden: torch.Tensor) -> None:
+        """Logits of the target's width: ids that only one of the heads has are never drafted."""
+        rows = hidden.shape[0]
+        if self._narrow is None:
+            self._model.head(hidden, self._logits[:rows])
+            return
+        narrow = self._model.head(hidden, self._narrow[:rows])
+        common = min(narrow.shape[1], self._logits.shape[1])
+        self._logits[:rows, :common] = narrow[:, :common]
 
     def _forward(self, tokens: int, rows: int) -> torch.Tensor:
         step = self._inputs.publish(tokens, rows)
@@ -346,13 +352,13 @@ class ModelDrafter:
         )
 
 
-def predict_bytes(model: Decoder, limits: DraftLimits, table_width: int) -> int:
+def predict_bytes(model: Decoder, limits: DraftLimits, context_limit: int, vocabulary: int) -> int:
     """Bytes beside weights and the entries' own that a drafter with this model takes."""
-    sizes = _input_sizes(limits, table_width)
-    sizes.pop("block_tokens")
+    narrow = model.vocab_size if model.vocab_size != vocabulary else 0
+    width = -(-context_limit // limits.entry_tokens)
     return (
-        DraftInputs.predict_bytes(**sizes)
-        + limits.max_rows * model.vocab_size * torch.float32.itemsize
+        DraftInputs.predict_bytes(**_input_sizes(limits, width))
+        + limits.max_rows * (vocabulary + narrow) * torch.float32.itemsize
         + limits.max_rows * model.spec.hidden_size * model.dtype.itemsize
         + model.workspace.predict_bytes(limits.chunk_tokens)
         + spare_bytes(draft_fields(model, limits))
@@ -364,5 +370,4 @@ def _input_sizes(limits: DraftLimits, table_width: int) -> dict[str, int]:
         "tokens": max(limits.chunk_tokens, limits.max_rows),
         "rows": limits.max_rows,
         "width": table_width + limits.spare_entries,
-        "block_tokens": limits.entry_tokens,
     }

@@ -14,8 +14,10 @@ from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.messages import EngineConfig
 from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
+from antiphon_llm.speculation.build import load_drafting
 
 from .device import Device, open_device
+from .graphs import DecodeShape
 from .ledger import DeviceLedger
 from .probe import probe_tables, run_probe
 from .runner import DeviceRunner, RunnerOptions
@@ -47,24 +49,40 @@ def build(
             checkpoint,
             device=device.device,
             dtype=DTYPES[config.dtype],
-            fixed_tokens=config.max_rows,
+            fixed_tokens=config.max_rows * (1 + config.draft_depth),
         )
+        drafting = load_drafting(config, checkpoint, model)
         device.synchronize()
+    fields = [*model.kv_fields(config.entry_tokens), *drafting.fields]
     options, unrecordable = _options(config, model)
     with phase("measure_memory"):
-        ledger = _measure(config, device, model, options, foreign=total - free, total=total)
-    with phase("allocate_kv"):
-        size = size_of_pool(config, model, ledger)
-        pool = KvPool(
-            model.kv_fields(config.entry_tokens), entries=size.entries, device=device.device
+        ledger = _measure(
+            config,
+            device,
+            model,
+            options,
+            foreign=total - free,
+            total=total,
+            drafter=drafting.work_bytes,
         )
+    with phase("allocate_kv"):
+        size = size_of_pool(config, model, ledger, fields)
+        pool = KvPool(fields, entries=size.entries, device=device.device)
         tables = BlockTables(
             EntryAllocator(size.entries),
             rows=config.max_rows,
             entry_tokens=config.entry_tokens,
             context_limit=size.context_limit,
         )
-        runner = DeviceRunner(device, model, layer_caches(model.kv_rows, pool), tables, options)
+        drafter = drafting.open(tables, pool)
+        runner = DeviceRunner(
+            device,
+            model,
+            layer_caches(model.kv_rows, pool),
+            tables,
+            options,
+            drafter=drafter,
+        )
     with phase("record_graphs"):
         runner.record_graphs()
         if config.graphs == "on" and runner.graphs.refused:
@@ -89,13 +107,15 @@ def build(
         kernels,
         fallbacks=lambda: {
             **unrecordable,
-            **{f"graph of {rows} rows: {why}": 1 for rows, why in runner.graphs.refused.items()},
+            **{f"graph of {shape}: {why}": 1 for shape, why in runner.graphs.refused.items()},
+            **drafting.fallbacks(),
         },
-        counters=lambda: runner.counters,
+        counters=lambda: {**runner.counters, **drafting.counters()},
         memory={row.name: row.bytes for row in ledger.rows},
         affordable_tokens=lambda: affordable_tokens(
             device, step_tokens=config.step_tokens, activations=ledger.activations
         ),
+        drafter=drafter,
     )
 
 
@@ -114,6 +134,7 @@ def _options(config: EngineConfig, model: Decoder) -> tuple[RunnerOptions, dict[
         upload_mode="packed" if config.upload_mode == "auto" else config.upload_mode,
         graphs=ability.decode and config.graphs != "off",
         graph_rows_max=config.graph_rows_max,
+        draft_depth=config.draft_depth,
     )
     kept_back = culprits["decode"] if config.graphs != "off" else []
     return options, {f"graphs: {name} cannot be recorded": 1 for name in kept_back}
@@ -131,8 +152,8 @@ def affordable_tokens(device: Device, *, step_tokens: int, activations: int) -> 
     return free * step_tokens // activations
 
 
-def _unrecorded(refused: dict[int, str]) -> str:
-    reasons = "; ".join(f"{rows} rows: {reason}" for rows, reason in sorted(refused.items()))
+def _unrecorded(refused: dict[DecodeShape, str]) -> str:
+    reasons = "; ".join(f"{shape}: {reason}" for shape, reason in sorted(refused.items()))
     return f"graphs is 'on', but some could not be recorded ({reasons}); use auto or off"
 
 
@@ -144,6 +165,7 @@ def _measure(
     *,
     foreign: int,
     total: int,
+    drafter: int,
 ) -> DeviceLedger:
     """Runs full-width steps over a pool for them alone, records the graphs and drops both."""
     device.reset_peak()
@@ -153,6 +175,7 @@ def _measure(
         step_tokens=config.step_tokens,
         entry_tokens=config.entry_tokens,
         context_limit=config.context_limit or model.spec.context_limit,
+        draft_depth=config.draft_depth,
     )
     entries = tables.allocator.entries
     pool = KvPool(model.kv_fields(config.entry_tokens), entries=entries, device=device.device)
@@ -172,6 +195,7 @@ def _measure(
         buffers=max(0, before - weights - pool.bytes) if weights else 0,
         activations=max(0, peak - before),
         graphs=graphs,
+        drafter=drafter,
         reserved=config.reserved_bytes,
     )
     del runner, pool

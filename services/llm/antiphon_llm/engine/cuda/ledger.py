@@ -19,7 +19,8 @@ class LedgerRow:
 class DeviceLedger:
     """The device's memory before the KV pool; bytes.
 
-    ``kv_room = share total - weights - buffers - activations - graphs - reserved - foreign``.
+    ``kv_room = share total - weights - buffers - activations - graphs - drafter - reserved -
+    foreign``.
     """
 
     total: int
@@ -33,6 +34,8 @@ class DeviceLedger:
     """Most that a full-width prefill and a decode of all rows took beside them."""
     graphs: int
     reserved: int
+    drafter: int = 0
+    """What a drafter takes beside its weights and its part of the KV pool."""
 
     @property
     def rows(self) -> list[LedgerRow]:
@@ -43,6 +46,7 @@ class DeviceLedger:
             LedgerRow("buffers", self.buffers, "measured"),
             LedgerRow("activations", self.activations, "measured"),
             LedgerRow("graphs", self.graphs, "measured"),
+            LedgerRow("drafter", self.drafter, "derived"),
             LedgerRow("reserved", self.reserved, "configured"),
         ]
 
