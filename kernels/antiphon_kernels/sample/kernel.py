@@ -46,10 +46,8 @@ def sample(
         raise ValueError("sample: logits need contiguous rows of the workspace's vocabulary")
     if rows > min(workspace.rows, settings.temperature.shape[0]):
         raise ValueError(f"sample: {rows} rows exceed the workspace or the settings")
-    masked: tuple[torch.Tensor | int | None, ...] = (None, None, 0, None)
     if mask is not None:
         rows = mask.rows.shape[0]
-        masked = (mask.rows, mask.bits, mask.bits.stride(0), mask.forced)
     if rows == 0:
         return
     # Longer spans where the rows alone fill the device; they change no result.
@@ -60,7 +58,7 @@ def sample(
     long_spans = triton.cdiv(vocabulary, _SEARCHED * long_blocks)
     s, w = settings, workspace
     groups, span_stride = w.group_best.shape[1], w.span_best.shape[2]
-    source = (logits, logits.stride(0), vocabulary, *masked)
+    source = (logits, logits.stride(0), vocabulary, *_masked(mask))
     filters = (s.top_k, s.top_p, s.log_min_p)
     noise = (s.key, s.position, s.choice)
     state = (w.limits, w.counters, w.sums)
@@ -82,7 +80,7 @@ def sample(
         KEPT=CANDIDATES, maxnreg=64, **pieces,
     )  # fmt: skip
     decide[(rows,)](
-        vocabulary, masked[0], s.temperature, s.noise, *filters, *noise,
+        vocabulary, mask and mask.rows, s.temperature, s.noise, *filters, *noise,
         w.candidates, w.candidate_ids, *state, w.counts, w.masses, out,
         num_warps=8, **sizes, **options,
     )  # fmt: skip
@@ -94,3 +92,10 @@ def sample(
         *source, s.temperature, s.noise, *noise, *state, out,
         NATIVE=native, maxnreg=80, **long_pieces,
     )  # fmt: skip
+
+
+def _masked(mask: Mask | None) -> tuple[torch.Tensor | int | None, ...]:
+    """Rows, bits with their stride, and forced ids, as the kernels take them."""
+    if mask is None:
+        return None, None, 0, None
+    return mask.rows, mask.bits, mask.bits.stride(0), mask.forced

@@ -12,7 +12,7 @@ import pytest
 import torch
 from antiphon_llm.engine.cuda.decode_path import DecodeMeta, DecodePath
 from antiphon_llm.engine.cuda.device import WARM_UPS, Graph, HostDevice
-from antiphon_llm.engine.cuda.graphs import DecodeGraphs, MovedTensor, ladder
+from antiphon_llm.engine.cuda.graphs import DecodeGraphs, DecodeShape, MovedTensor, ladder
 from antiphon_llm.engine.cuda.prefill_path import PrefillPath
 from antiphon_llm.engine.cuda.tables import DeviceTables
 from antiphon_llm.engine.plan import PlannedRow, RowShape
@@ -21,7 +21,7 @@ from antiphon_llm.engine.uploads import StepUploads
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 
-ROWS, ENTRY_TOKENS, CONTEXT, STEP_TOKENS = 6, 4, 80, 64
+ROWS, ENTRY_TOKENS, CONTEXT, STEP_TOKENS, WIDTH = 6, 4, 80, 64, 5
 CPU = torch.device("cpu")
 
 
@@ -33,7 +33,7 @@ class Bench:
             EntryAllocator(120), rows=ROWS, entry_tokens=ENTRY_TOKENS, context_limit=CONTEXT
         )
         self.device = DeviceTables(self.tables, CPU, step_tokens=STEP_TOKENS)
-        self.decode = DecodePath(self.tables, self.device, device=CPU)
+        self.decode = DecodePath(self.tables, self.device, device=CPU, max_width=WIDTH)
         self.prefill = PrefillPath(self.tables, self.device, step_tokens=STEP_TOKENS, device=CPU)
         self.uploads = StepUploads(HostDevice(), slots=1, mode="packed")
         self.group = self.uploads.group("decode", {**self.decode.targets, **self.device.targets})
@@ -55,11 +55,11 @@ class Bench:
         self.whole_group.publish()
         self.device.publish()
 
-    def step(self, live: list[PlannedRow], rows: int) -> DecodeMeta:
+    def step(self, live: list[PlannedRow], rows: int, width: int = 1) -> DecodeMeta:
         """A published decode step with its tables gathered, as the recorded work does."""
         self.uploads.open()
         self.prepare_tables(row.request.row for row in live)
-        meta = self.decode.prepare(live, rows=rows, uploads=self.group)
+        meta = self.decode.prepare(live, shape=DecodeShape(rows, width), uploads=self.group)
         self.publish_tables()
         self.uploads.seal()
         torch.index_select(self.device.tensor, 0, meta.table_row, out=meta.block_table)
@@ -120,6 +120,35 @@ def test_padding_is_null_and_leaves_live_rows_as_they_are() -> None:
     assert recording.context_len.tolist() == [1, 1, 1] and not recording.block_table.any()
 
 
+def test_windows_feed_drafts_and_pad_to_the_recorded_width(rng: np.random.Generator) -> None:
+    bench = Bench()
+    live, known = [], []
+    for length, drafts in ((7, (11, 12)), (14, (13, -1)), (31, (-1, -1))):
+        tokens = rng.integers(0, 1000, length).tolist()
+        request = bench.request(tokens, held=length + len(drafts))
+        shape = RowShape(1 + len(drafts), draws=1 + len(drafts))
+        live.append(PlannedRow(request, length - 1, shape, request.epoch, drafts))
+        known.append(tokens[-1])
+    exact, padded = bench.step(live, 3, 3), bench.step(live, 4, WIDTH)
+    assert (exact.max_query, padded.max_query) == (3, WIDTH)
+    assert exact.query_start.tolist() == [0, 3, 6, 9]
+    assert padded.query_start.tolist() == [0, 5, 10, 15, 20]
+    assert padded.context_len.tolist() == [11, 18, 35, WIDTH]
+    ids, positions, slots = (
+        getattr(padded, name).view(4, WIDTH).tolist()
+        for name in ("input_ids", "positions", "write_slot")
+    )
+    assert ids == [
+        [known[0], 11, 12, 0, 0], [known[1], 13, 0, 0, 0], [known[2], 0, 0, 0, 0], [0] * WIDTH
+    ]  # fmt: skip
+    assert slots[3] == positions[3] == [0] * WIDTH, "a padding row lies on the null entry"
+    for index, row in enumerate(live):
+        assert positions[index] == list(range(row.start, row.start + WIDTH))
+        held = np.zeros(3, dtype=np.int64)
+        bench.tables.write_slots(row.request.row, row.start, 3, held)
+        assert slots[index] == [*held.tolist(), 0, 0], "what no draft needs writes the null entry"
+
+
 def test_views_of_a_row_count_never_move() -> None:
     bench = Bench()
     row = decode_row(bench.request([1, 2, 3]), 2)
@@ -136,7 +165,7 @@ def test_more_live_rows_than_the_step_has_are_refused() -> None:
     rows = [decode_row(bench.request([1, 2]), 1) for _ in range(3)]
     bench.uploads.open()
     with pytest.raises(ValueError, match="3 live rows in a decode step of 2"):
-        bench.decode.prepare(rows, rows=2, uploads=bench.group)
+        bench.decode.prepare(rows, shape=DecodeShape(2), uploads=bench.group)
 
 
 def test_device_tables_follow_the_host_and_send_only_what_changed(
@@ -224,10 +253,10 @@ def test_prefill_rows_have_memory_of_their_own() -> None:
     assert batch.query_start.tolist() == [0, 12, 15]
     assert batch.context_len.tolist() == [12, 3]
     assert batch.sample_index.tolist() == [14]
-    assert (batch.max_query, batch.max_context, batch.total_kv) == (12, 12, 15)
+    assert (batch.max_query, batch.max_context) == (12, 12)
     rows = [filling.row, decoding.row]
     assert batch.block_table.tolist() == bench.tables.table[rows].tolist()
-    assert contents(bench.decode.views(1), 1) == before
+    assert contents(bench.decode.views(DecodeShape(1)), 1) == before
 
 
 def test_metadata_has_one_producer_each() -> None:
@@ -286,13 +315,13 @@ def test_ladder() -> None:
 
 
 class Recorder(HostDevice):
-    """Counts runs, and fails to record some row counts."""
+    """Counts runs, and fails to record some shapes."""
 
-    def __init__(self, failures: dict[int, BaseException]) -> None:
+    def __init__(self, failures: dict[DecodeShape, BaseException]) -> None:
         super().__init__()
         self.failures = failures
-        self.order: list[int] = []
-        self.now = 0
+        self.order: list[DecodeShape] = []
+        self.now = DecodeShape(0)
 
     def record(self, work: Callable[[], None]) -> Graph:
         self.order.append(self.now)
@@ -302,60 +331,81 @@ class Recorder(HostDevice):
 
 
 class Recording:
-    def __init__(self, failures: dict[int, BaseException] | None = None, rows_max: int = 16):
+    def __init__(
+        self,
+        failures: dict[DecodeShape, BaseException] | None = None,
+        rows_max: int = 16,
+        widths: tuple[int, ...] = (1,),
+    ) -> None:
         self.device = Recorder(failures or {})
-        self.graphs = DecodeGraphs(self.device, rows_max=rows_max, enabled=True, debug=True)
-        self.runs: list[int] = []
+        self.graphs = DecodeGraphs(
+            self.device, rows_max=rows_max, enabled=True, debug=True, widths=widths
+        )
+        self.runs: list[DecodeShape] = []
         self.tensors = {"ids": torch.zeros(4)}
-        self.graphs.record(self.work, lambda rows: self.tensors)
+        self.graphs.record(self.work, lambda shape: self.tensors)
 
-    def work(self, rows: int) -> Callable[[], None]:
-        self.device.now = rows
-        return lambda: self.runs.append(rows)
+    def work(self, shape: DecodeShape) -> Callable[[], None]:
+        self.device.now = shape
+        return lambda: self.runs.append(shape)
 
-    def run(self, live: int) -> int:
-        rows = self.graphs.route(live)
+    def run(self, live: int, width: int = 1, room: int = 99) -> DecodeShape:
+        shape = self.graphs.route(live, width, room=room)
         before = len(self.runs)
-        self.graphs.run(rows, live, self.work(rows), lambda: self.tensors)
-        assert self.runs[before:] == [rows]
-        return rows
+        self.graphs.run(shape, live, self.work(shape), lambda: self.tensors)
+        assert self.runs[before:] == [shape]
+        return shape
 
 
 def test_rungs_are_recorded_largest_first_and_every_key_is_reached() -> None:
     recording = Recording()
-    assert recording.device.order == list(reversed(ladder(16)))
-    assert len(recording.runs) == WARM_UPS * len(ladder(16))
-    assert {recording.run(live) for live in range(1, 17)} == set(ladder(16))
+    rungs = [DecodeShape(rows) for rows in ladder(16)]
+    assert recording.device.order == list(reversed(rungs))
+    assert len(recording.runs) == WARM_UPS * len(rungs)
+    assert {recording.run(live) for live in range(1, 17)} == set(rungs)
     assert recording.graphs.counters == {"graph: replay": 16, "graph: pad rows": 28}
+
+
+def test_each_width_has_a_ladder_and_narrower_windows_are_padded_to_it() -> None:
+    recording = Recording(rows_max=3, widths=(1, 5))
+    assert recording.device.order == [(3, 5), (2, 5), (1, 5), (3, 1), (2, 1), (1, 1)]
+    assert recording.run(2) == (2, 1)
+    assert recording.run(2, 5) == (2, 5) and recording.run(2, 3) == (2, 5)
+    assert not recording.graphs.eager
+    assert recording.run(2, 3, room=4) == (2, 3), "a row has no place for the padding"
+    assert recording.graphs.eager == {"near the context limit": 1}
+    assert recording.run(4, 5) == (4, 5)
+    assert recording.graphs.eager["above ladder"] == 1
 
 
 def test_steps_above_the_ladder_take_the_same_python() -> None:
     recording = Recording(rows_max=4)
-    assert recording.run(5) == 5
+    assert recording.run(5) == (5, 1)
     assert recording.graphs.counters["graph: eager, above ladder"] == 1
     recording.graphs.release()
-    assert recording.run(2) == 2
+    assert recording.run(2) == (2, 1)
     assert recording.graphs.counters["graph: eager, unexpected"] == 1, "nothing refused it"
 
 
 def test_a_rung_without_memory_stays_eager_and_the_rest_is_recorded() -> None:
-    recording = Recording({8: torch.OutOfMemoryError("no room")})
-    assert list(recording.graphs.refused) == [8]
-    assert recording.run(8) == 8 and recording.run(7) == 7 and recording.run(9) == 16
+    recording = Recording({DecodeShape(8): torch.OutOfMemoryError("no room")})
+    assert list(recording.graphs.refused) == [(8, 1)]
+    assert recording.run(8) == (8, 1) and recording.run(7) == (7, 1)
+    assert recording.run(9) == (16, 1)
     assert recording.graphs.counters["graph: eager, not recorded"] == 1
 
 
 def test_an_aborted_recording_ends_the_sweep() -> None:
-    recording = Recording({8: RuntimeError("capture was invalidated")})
-    assert recording.device.order == [16, 8]
-    assert recording.run(16) == 16 and recording.run(9) == 16
-    assert recording.run(3) == 3
+    recording = Recording({DecodeShape(8): RuntimeError("capture was invalidated")})
+    assert recording.device.order == [(16, 1), (8, 1)]
+    assert recording.run(16) == (16, 1) and recording.run(9) == (16, 1)
+    assert recording.run(3) == (3, 1)
     assert recording.graphs.counters["graph: eager, not recorded"] == 1
-    assert set(recording.graphs.refused) == set(range(1, 9))
+    assert set(recording.graphs.refused) == {DecodeShape(rows) for rows in range(1, 9)}
     recording.device.failures.clear()
-    recording.graphs.record(recording.work, lambda rows: recording.tensors)
+    recording.graphs.record(recording.work, lambda shape: recording.tensors)
     assert not recording.graphs.refused, "a later sweep stands for itself"
-    assert recording.run(3) == 3 and recording.graphs.eager == {"not recorded": 1}
+    assert recording.run(3) == (3, 1) and recording.graphs.eager == {"not recorded": 1}
 
 
 def test_a_moved_tensor_is_named_before_a_replay() -> None:
@@ -368,6 +418,6 @@ def test_a_moved_tensor_is_named_before_a_replay() -> None:
 def test_graphs_that_are_off_count_as_off() -> None:
     graphs = DecodeGraphs(HostDevice(), rows_max=4, enabled=False, debug=False)
     ran: list[int] = []
-    assert graphs.route(3) == 3
-    graphs.run(3, 3, lambda: ran.append(3), dict)
+    assert graphs.route(3) == (3, 1)
+    graphs.run(DecodeShape(3), 3, lambda: ran.append(3), dict)
     assert ran == [3] and graphs.eager == {"off": 1}

@@ -94,6 +94,7 @@ class Steps:
         return self._take(self.runner.launch(plan))
 
     def _take(self, flight: object) -> list[int]:
+        self.runner.finish(flight)
         result = self.runner.collect(flight)
         for row in flight.plan.rows:
             row.request.written = row.end
@@ -103,7 +104,7 @@ class Steps:
         return [drawn.token for _, (drawn,) in result.draws]
 
     def logits(self, rows: int) -> torch.Tensor:
-        return self.runner._logits[:rows].clone()
+        return self.runner._draws.logits[:rows].clone()
 
 
 @pytest.fixture

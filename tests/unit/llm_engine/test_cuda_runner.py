@@ -182,7 +182,7 @@ def test_a_recording_watches_the_settings_that_its_draw_reads(
     model: Decoder, endpoint_type: type
 ) -> None:
     serving = Serving(model, endpoint_type(), options(overlap_depth=0))
-    sampler = serving.runner._sampler
+    sampler = serving.runner._draws.sampler
     sampler.settings = RowSettings.allocate(ROWS)
     serving.run([Submit("r", [1, 2, 3], Sampling(max_tokens=4, seed=1))])
     reason, error = serving.finished()["r"]

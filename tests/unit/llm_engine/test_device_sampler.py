@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from antiphon_llm.engine.cuda.device import open_device
+from antiphon_llm.engine.cuda.masks import MaskUploads
 from antiphon_llm.messages import Sampling
-from antiphon_llm.sampler.device import DeviceSampler, SettingsMirror
+from antiphon_llm.sampler.device import DeviceSampler
+from antiphon_llm.sampler.device_settings import SettingsMirror
 from antiphon_llm.sampler.draw import Draw, draw
 from antiphon_llm.sampler.row import SamplerRow
 from hypothesis import given, settings
@@ -34,8 +37,10 @@ class Live:
     def request(self) -> Live:
         return self
 
+    drafts: tuple[int, ...] = ()
+
     @property
-    def end(self) -> int:
+    def first_draw(self) -> int:
         return len(self.tokens)
 
 
@@ -44,7 +49,8 @@ class Ahead:
     """A planned row whose last token the host has not read."""
 
     request: Live
-    end: int
+    first_draw: int
+    drafts: tuple[int, ...] = ()
 
 
 def live(slot: int, prompt: tuple[int, ...] = (1, 2, 2, 9), **fields: Any) -> Live:
@@ -59,7 +65,7 @@ def live(slot: int, prompt: tuple[int, ...] = (1, 2, 2, 9), **fields: Any) -> Li
 
 
 def device_sampler(rows: int = 16, slots: int = 16) -> DeviceSampler:
-    return DeviceSampler(rows=rows, slots=slots, vocabulary=VOCABULARY, device=DEVICE)
+    return DeviceSampler(places=rows, slots=slots, vocabulary=VOCABULARY, device=DEVICE)
 
 
 def random_logits(seed: int, rows: int) -> np.ndarray:
@@ -69,14 +75,42 @@ def random_logits(seed: int, rows: int) -> np.ndarray:
 def step(
     sampler: DeviceSampler, mirror: SettingsMirror, rows: list[Any], logits: np.ndarray
 ) -> list[Draw]:
-    """One step of the runner: fill, publish, draw, finish, read back."""
+    """Draws one token of each row, see ``windows``."""
+    return [drawn for (drawn,) in windows(sampler, mirror, rows, [1] * len(rows), logits)]
+
+
+def windows(
+    sampler: DeviceSampler,
+    mirror: SettingsMirror,
+    rows: list[Any],
+    widths: list[int],
+    logits: np.ndarray,
+) -> list[list[Draw]]:
+    """One step of the runner: fill, publish, draw, mask, finish, read back."""
     block = torch.from_numpy(logits).to(DEVICE)
-    unfinished = sampler.fill(mirror, rows)
-    sampler.publish(mirror)
+    unfinished = sampler.fill(mirror, rows, widths)
+    sampler.publish(mirror, unfinished)
     sampler.draw(block)
-    scored = sampler.finish(block, unfinished) if unfinished is not None else None
+    scored = None
+    if unfinished is not None:
+        ids = [
+            (row.request.tokens[-1], *(max(draft, 0) for draft in row.drafts), *[0] * width)[:width]
+            for row, width in zip(rows, widths, strict=True)
+        ]
+        fed = torch.tensor([token for row in ids for token in row], dtype=torch.int32)
+        masked = [
+            (masked, rows[masked.index].request.sampler.window(rows[masked.index].drafts))
+            for masked in unfinished.masked
+        ]
+        uploads = MaskUploads(
+            open_device(DEVICE), places=len(logits), vocabulary=VOCABULARY, slots=1
+        )
+        masks = uploads.send(0, [(row, window) for row, window in masked if not window.free])
+        scored = sampler.finish(block, unfinished, fed=fed.to(DEVICE), masks=masks)
     return sampler.draws(
-        sampler.outcome[:, : len(rows)].cpu().numpy(),
+        sampler.outcome[:, : len(logits)].cpu().numpy(),
+        rows,
+        widths,
         unfinished,
         None if scored is None else scored.cpu().numpy(),
     )
@@ -84,7 +118,7 @@ def step(
 
 def host_step(rows: list[Live], logits: np.ndarray) -> list[Draw]:
     samplers = [row.sampler for row in rows if row.sampler is not None]
-    return draw(logits, samplers, [row.end for row in rows])
+    return draw(logits, samplers, [row.first_draw for row in rows])
 
 
 def assert_same(actual: list[Draw], expected: list[Draw]) -> None:
@@ -115,6 +149,9 @@ knobs = st.fixed_dictionaries(
         "presence_penalty": st.sampled_from([0.0, 0.0, 0.5]),
         "logit_bias": st.sampled_from([{}, {}, {5: 4.0, END: 2.5}, {0: -100.0}]),
         "min_tokens": st.sampled_from([0, 0, 2]),
+        "allowed_token_ids": st.sampled_from([[], [], [3, 7, 8, 90, 200], [44]]),
+        "banned_token_ids": st.sampled_from([[], [], [5, 44, 210]]),
+        "no_repeat_ngram_size": st.sampled_from([0, 0, 2]),
         "logprobs": st.sampled_from([-1, -1, 0, 4, 20]),
         "seed": st.integers(-(2**63), 2**63 - 1),
     }
@@ -141,17 +178,18 @@ def test_tokens_and_scores_are_the_host_s_in_any_slate(
 def test_a_plain_slate_leaves_nothing_unfinished() -> None:
     sampler = device_sampler()
     rows = [live(0, temperature=0.0), live(1, top_p=0.9, top_k=40), live(2, min_p=0.1)]
-    assert sampler.fill(sampler.mirror(), rows) is None
+    assert sampler.fill(sampler.mirror(), rows, [1, 1, 1]) is None
 
 
 def test_min_tokens_stop_mattering_once_they_are_reached() -> None:
     sampler, row = device_sampler(), live(0, min_tokens=1)
     mirror = sampler.mirror()
-    first = sampler.fill(mirror, [row])
-    assert first is not None and first.adjusted[0].barred
+    first = sampler.fill(mirror, [row], [1])
+    assert first is not None and first.masked and not first.adjusted
     row.tokens.append(7)
-    second = sampler.fill(mirror, [row])
-    assert second is not None and not second.adjusted
+    assert row.sampler is not None
+    row.sampler.advance(7)
+    assert sampler.fill(mirror, [row], [1]) is None
 
 
 def test_a_history_follows_tokens_that_the_host_has_not_read() -> None:
@@ -161,7 +199,7 @@ def test_a_history_follows_tokens_that_the_host_has_not_read() -> None:
     for number in range(6):
         logits = random_logits(number, 1)
         # The host's tokens stay at the prompt: the device alone counts what it drew.
-        drawn = step(sampler, mirror, [Ahead(ahead, ahead.end + number)], logits)
+        drawn = step(sampler, mirror, [Ahead(ahead, ahead.first_draw + number)], logits)
         expected = host_step([synchronous], logits)
         commit([synchronous], expected)
         tokens.append((drawn[0].token, expected[0].token))
@@ -191,7 +229,7 @@ def test_a_history_is_rebuilt_after_a_dropped_token_and_for_a_new_owner() -> Non
 def test_a_history_that_the_host_cannot_know_is_refused() -> None:
     sampler, row = device_sampler(), live(0, presence_penalty=1.0)
     with pytest.raises(RuntimeError, match="slot 0 is needed at position 6"):
-        sampler.fill(sampler.mirror(), [Ahead(row, 6)])
+        sampler.fill(sampler.mirror(), [Ahead(row, 6)], [1])
 
 
 def test_faults_are_reported_row_by_row_in_the_host_s_words() -> None:
@@ -217,8 +255,8 @@ def test_settings_of_a_place_change_only_with_its_request() -> None:
     sampler = device_sampler()
     mirror = sampler.mirror()
     rows = [live(0, temperature=0.5), live(1, temperature=0.7, top_k=9)]
-    sampler.fill(mirror, rows)
-    sampler.fill(mirror, rows[::-1])
+    sampler.fill(mirror, rows, [1, 1])
+    sampler.fill(mirror, rows[::-1], [1, 1])
     assert mirror.settings.temperature[:2].tolist() == pytest.approx([0.7, 0.5])
     assert mirror.settings.top_k[:2].tolist() == [9, 0]
     assert mirror.settings.position[:2].tolist() == [4, 4]
@@ -237,4 +275,6 @@ def test_predicted_bytes_are_those_allocated() -> None:
         if isinstance(value := getattr(workspace, name), torch.Tensor)
     ]
     assert Workspace.predict_bytes(6, 5000) == sum(tensor.nbytes for tensor in tensors)
-    assert DeviceSampler.predict_bytes(6, 3, 5000) == Workspace.predict_bytes(6, 5000) + 75_000
+    assert DeviceSampler.predict_bytes(6, 3, 5000) == (
+        Workspace.predict_bytes(6, 5000) + 75_000 + 6 * 16 + 8 * 8
+    )

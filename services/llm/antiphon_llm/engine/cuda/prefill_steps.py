@@ -22,7 +22,7 @@ from .readback import Readback
 from .tables import DeviceTables
 
 if TYPE_CHECKING:
-    from .runner import DeviceModel, RunnerOptions
+    from .contract import DeviceModel, RunnerOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,21 @@ from .runner import DeviceRunner
 _SAMPLING = Sampling(temperature=1.0, top_k=50, top_p=0.95, max_tokens=1, logprobs=0)
 
 
-def prompt_tokens(max_rows: int, step_tokens: int, context_limit: int) -> int:
+def prompt_tokens(max_rows: int, step_tokens: int, context_limit: int, draft_depth: int = 0) -> int:
     """Tokens of each row's prompt, so that all rows together fill a step."""
-    return min(max(1, step_tokens // max_rows), context_limit - 1)
+    return min(max(1, step_tokens // max_rows), max(1, context_limit - 2 - draft_depth))
 
 
 def probe_tables(
-    *, max_rows: int, step_tokens: int, entry_tokens: int, context_limit: int
+    *,
+    max_rows: int,
+    step_tokens: int,
+    entry_tokens: int,
+    context_limit: int,
+    draft_depth: int = 0,
 ) -> BlockTables:
     """Tables with entries for the probe alone."""
-    length = prompt_tokens(max_rows, step_tokens, context_limit) + 1
+    length = prompt_tokens(max_rows, step_tokens, context_limit, draft_depth) + 2 + draft_depth
     entries = max_rows * -(-length // entry_tokens)
     return BlockTables(
         EntryAllocator(entries),
@@ -36,9 +41,11 @@ def probe_tables(
 
 
 def run_probe(runner: DeviceRunner, tables: BlockTables, vocabulary: int) -> None:
-    """A prefill of all rows that fills a step, then a decode step of all rows."""
+    """A prefill of all rows that fills a step, then decode steps of all rows: plain, and with
+    drafts where the runner takes them."""
     options = runner.options
-    length = prompt_tokens(options.max_rows, options.step_tokens, tables.context_limit)
+    depth = options.draft_depth
+    length = prompt_tokens(options.max_rows, options.step_tokens, tables.context_limit, depth)
     random = np.random.default_rng(0)
     requests = []
     for index in range(options.max_rows):
@@ -50,14 +57,15 @@ def run_probe(runner: DeviceRunner, tables: BlockTables, vocabulary: int) -> Non
         request.row = tables.open()
         request.move(State.PREFILLING)
         requests.append(request)
-    for tokens_each in (length, 1):
+    steps = [(length, ()), (1, ()), *([(1 + depth, (0,) * depth)] if depth else [])]
+    for tokens_each, drafts in steps:
         plan = StepPlan()
         for request in requests:
             tables.extend(request.row, request.written + tokens_each)
-            plan.add(request, tokens_each)
+            plan.add(request, tokens_each, drafts)
         result = runner.collect(runner.launch(plan))
-        for row, (drawn,) in result.draws:
-            row.request.written = row.end
+        for row, (drawn, *_) in result.draws:
+            row.request.written += 1 if row.drafts else row.shape.tokens
             row.request.tokens.append(max(drawn.token, 0))
             if row.request.state is State.PREFILLING:
                 row.request.move(State.DECODING)

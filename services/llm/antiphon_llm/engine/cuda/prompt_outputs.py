@@ -12,7 +12,7 @@ import torch
 from antiphon_llm.engine.plan import PlannedRow
 from antiphon_llm.engine.runner import ScoredChunk, StepResult
 from antiphon_llm.messages import TopLogprobs
-from antiphon_llm.sampler.device_scores import LARGEST_TOP, scores
+from antiphon_llm.sampler.device_scores import LARGEST_TOP, read_scores, scores
 
 from .readback import Readback
 
@@ -91,7 +91,5 @@ class PromptOutputs:
 
 def _item(target: int, values: np.ndarray, width: int) -> TopLogprobs:
     """The given token first, then the best ones."""
-    count = min(width, LARGEST_TOP)
-    best = values[1 : 1 + count].tolist()
-    ids = values[1 + LARGEST_TOP : 1 + LARGEST_TOP + count].astype(np.int64).tolist()
-    return TopLogprobs([target, *ids], [float(values[0]), *best])
+    logprob, best = read_scores(values, min(width, LARGEST_TOP))
+    return TopLogprobs([target, *best.token_ids], [logprob, *best.logprobs], best.rank)
