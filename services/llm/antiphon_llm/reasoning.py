@@ -39,7 +39,7 @@ class ReasoningMachine:
     def __init__(self, marks: Reasoning) -> None:
         self._start = tuple(marks.start_ids)
         self._end = tuple(marks.end_ids)
-        self._openers = frozenset(marks.opener_ids)
+        self.openers = frozenset(marks.opener_ids)
         self._ending = (*marks.transition_ids, *marks.end_ids)
         self._budget = marks.budget
         self._opening = 0 if marks.open else len(marks.start_ids)
@@ -61,7 +61,7 @@ class ReasoningMachine:
 
     def answers(self, state: ReasoningState, token: int) -> bool:
         """Whether this token, drawn at this state, is no part of a block."""
-        return state.phase != "open" or token in self._openers
+        return state.phase != "open" or token in self.openers
 
     def forced(self, state: ReasoningState) -> int:
         """The id that must be drawn next because the budget is spent, else -1."""
@@ -80,7 +80,7 @@ class ReasoningMachine:
             if not self._start or matched < len(self._start):
                 return ReasoningState("waiting", outputs, outputs, matched=matched)
             return ReasoningState("open", outputs, began=outputs - matched)
-        if token in self._openers:
+        if token in self.openers:
             return state._replace(phase="closed")
         matched = _matched(self._end, state.matched, token)
         forced = self.forced(state)

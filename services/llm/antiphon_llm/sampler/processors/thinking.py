@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from antiphon_llm.reasoning import ReasoningMachine
 
@@ -56,6 +56,19 @@ class Thinking:
         """For each position of a window (1 + number of drafts): whether its token belongs to the
         answer. An answer may begin before any block was opened."""
         return [state.phase != "open" for state in self._machine.along(self._state, drafts)]
+
+    def answer_drafts(self, drafts: Sequence[int]) -> list[bool]:
+        """For each draft, whether it belongs to the answer."""
+        states = self._machine.along(self._state, drafts)
+        return [
+            self._machine.answers(state, token) and (place > 0 or token != self.opening_id())
+            for place, (state, token) in enumerate(zip(states, drafts, strict=False))
+        ]
+
+    @property
+    def openers(self) -> Collection[int]:
+        """Ids that close an open block and begin the answer themselves."""
+        return self._machine.openers
 
     def opening_id(self) -> int:
         """The id that may open a block as the very first token, beside what the answer's own
