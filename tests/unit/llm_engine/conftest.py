@@ -19,6 +19,7 @@ from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.messages import Finish, Sampling, StepOutputs, Submit, TopLogprobs
+from antiphon_llm.models.block import WantedRows
 from antiphon_llm.speculation.drafter import Drafter
 
 VOCABULARY = 64
@@ -70,7 +71,9 @@ class PageReadingModel:
         positions: torch.Tensor,
         meta: StepBatch,
         views: Sequence[LayerCache],
+        wanted: WantedRows | None = None,
     ) -> torch.Tensor:
+        assert wanted is None
         keys = views[0].keys
         keys[meta.write_slot] = torch.stack((ids, positions), dim=1).float().unsqueeze(1)
         hidden = torch.zeros(len(ids), 2)
@@ -83,6 +86,9 @@ class PageReadingModel:
                 assert int(positions[offset]) == length - 1
                 hidden[offset] = torch.tensor([float(next_token(history)), float(history[-1])])
         return hidden
+
+    def prunes(self, tokens: int, wanted: int) -> bool:
+        return False
 
     def _read(self, keys: torch.Tensor, meta: StepBatch, row: int, length: int) -> list[int]:
         places = np.arange(length)

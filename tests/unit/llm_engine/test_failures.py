@@ -212,11 +212,11 @@ class TestMemoryLadder:
         forward = engine.model.forward
         widest = []
 
-        def short_of_memory(ids, *rest):
+        def short_of_memory(ids, *rest, **named):
             if len(ids) > 5:
                 raise MemoryError("no memory")
             widest.append(len(ids))
-            return forward(ids, *rest)
+            return forward(ids, *rest, **named)
 
         engine.model.forward = short_of_memory
         requests = prompts(6)
@@ -244,8 +244,8 @@ class TestMemoryLadder:
     def test_shuts_the_door_drains_and_reopens_when_idle(self, engine_type) -> None:
         engine = engine_type(max_rows=2, prefill_chunk=4)
         forward = engine.model.forward
-        engine.model.forward = lambda ids, *rest: (
-            _raise(MemoryError("no memory")) if (ids == 50).any() else forward(ids, *rest)
+        engine.model.forward = lambda ids, *rest, **named: (
+            _raise(MemoryError("no memory")) if (ids == 50).any() else forward(ids, *rest, **named)
         )
         engine.submit("large", [50] * 9)
         engine.submit("small", [1, 2, 3], max_tokens=3)
@@ -267,7 +267,7 @@ class TestMemoryLadder:
 
     def test_short_again_behind_the_shut_door_is_the_end(self, engine_type) -> None:
         engine = engine_type(max_rows=2, prefill_chunk=4)
-        engine.model.forward = lambda *_: _raise(MemoryError("no memory"))
+        engine.model.forward = lambda *_, **__: _raise(MemoryError("no memory"))
         for n in range(5):
             engine.submit(f"r{n}", [1, 2, 3])
         raised = serve(engine)

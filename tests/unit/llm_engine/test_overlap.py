@@ -116,7 +116,7 @@ class TestOverlap:
         engine.step()
         gate = threading.Event()
         forward = engine.model.forward
-        engine.model.forward = lambda *args: (gate.wait(30), forward(*args))[1]
+        engine.model.forward = lambda *args, **named: (gate.wait(30), forward(*args, **named))[1]
         engine.step()  # Returns although the step that it launched cannot move.
         assert len(engine.outputs["a"]) == 1
         gate.set()

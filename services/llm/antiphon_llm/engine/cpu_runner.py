@@ -17,11 +17,12 @@ import torch
 from antiphon_core.logs import get_logger
 
 from antiphon_llm.messages import TopLogprobs
+from antiphon_llm.models.block import WantedRows
 from antiphon_llm.sampler.draw import Draw, DrawRow, draw_windows
 from antiphon_llm.sampler.logprobs import scored_token
 from antiphon_llm.speculation.drafter import Drafter
 
-from .batch import BatchBuilder, StepBatch
+from .batch import BatchBuilder, StepBatch, wanted_rows
 from .emitted import advanced
 from .failures import FailureKind, classify
 from .memory import discard_pages, resident_bytes
@@ -152,7 +153,9 @@ class CpuRunner:
         plan, batch = flight.plan, flight.batch
         if self._fixed_batch is not None:
             batch = self._settled(batch)
-        hidden = self._model.forward(batch.input_ids, batch.positions, batch, self._views)
+        hidden = self._model.forward(
+            batch.input_ids, batch.positions, batch, self._views, wanted=self._wanted(plan, batch)
+        )
         result = StepResult()
         scored = iter(flight.scored)
         end = 0
@@ -172,6 +175,13 @@ class CpuRunner:
         if self._drafter is not None:
             self._observe(self._drafter, plan, len(batch.input_ids), result)
         return result
+
+    def _wanted(self, plan: StepPlan, batch: StepBatch) -> WantedRows | None:
+        """The tokens that are drawn from, where the model can leave the others out."""
+        if not self._model.prunes(len(batch.input_ids), len(batch.sample_index)):
+            return None
+        read = any(row.request.reads_prompt for row in plan.rows)
+        return None if read else wanted_rows(plan, batch)
 
     def _observe(self, drafter: Drafter, plan: StepPlan, tokens: int, result: StepResult) -> None:
         """Shows the drafter the step; a failure there is no failure of the step."""

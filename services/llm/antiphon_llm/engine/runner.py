@@ -12,6 +12,7 @@ import torch
 from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.kvcache.row_map import RowMap
 from antiphon_llm.messages import TopLogprobs
+from antiphon_llm.models.block import WantedRows
 from antiphon_llm.sampler.draw import Draw
 
 from .batch import StepBatch
@@ -129,11 +130,17 @@ class ForwardModel(Protocol):
         positions: torch.Tensor,
         meta: StepBatch,
         views: Sequence[LayerCache],
+        wanted: WantedRows | None = None,
     ) -> torch.Tensor:
-        """Final hidden states (N, H) of the batch's tokens; writes their keys and values.
+        """Final hidden states (N, H) of the batch's tokens, or (R, H) of the wanted ones alone;
+        writes keys and values of all.
 
         The result is valid until the next call.
         """
+        ...
+
+    def prunes(self, tokens: int, wanted: int) -> bool:
+        """Whether a step of so many tokens may name its wanted ones."""
         ...
 
     def residual(self, tokens: int) -> torch.Tensor:
