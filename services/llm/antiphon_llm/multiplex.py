@@ -24,8 +24,9 @@ log = get_logger("multiplex")
 class Multiplexer:
     """The requests of one stream.
 
-    Requests are started in the order of arrival; what an engine step produced for all of them
-    leaves in one message. A failed request ends with an error event, the others go on.
+    What an engine step produced for all of them leaves in one message. A failed request ends with
+    an error event, the others go on. Requests are prepared side by side, so that a long prompt
+    keeps neither a short one nor a cancellation waiting.
 
     Args:
         front: serves the requests.
@@ -38,6 +39,8 @@ class Multiplexer:
         self._context = context
         self._lifecycle = lifecycle
         self._live: dict[str, Generation | None] = {}
+        """None while a request is prepared."""
+        self._starting: dict[str, asyncio.Task[None]] = {}
         self._dirty: dict[str, None] = {}
         self._events: list[generate_pb2.GenerateManyEvent] = []
         self._something = asyncio.Event()
@@ -67,6 +70,8 @@ class Multiplexer:
         finally:
             unsubscribe()
             reader.cancel()
+            for task in self._starting.values():
+                task.cancel()
             for generation in self._live.values():
                 if generation is not None:
                     generation.cancel()
@@ -83,7 +88,7 @@ class Multiplexer:
             async for request in requests:
                 kind = request.WhichOneof("action")
                 if kind == "start":
-                    await self._start(request.start)
+                    self._start(request.start)
                 elif kind == "cancel":
                     self._cancel(request.cancel.stream_id)
                 else:
@@ -101,7 +106,7 @@ class Multiplexer:
             self._input_over = True
             self._something.set()
 
-    async def _start(self, message: generate_pb2.StartGenerate) -> None:
+    def _start(self, message: generate_pb2.StartGenerate) -> None:
         stream_id = message.stream_id
         if not 1 <= len(stream_id) <= STREAM_ID_LENGTH:
             raise InvalidArgument(
@@ -121,6 +126,13 @@ class Multiplexer:
                 field="start.stream_id",
             )
         self._live[stream_id] = None
+        self._starting[stream_id] = asyncio.create_task(
+            self._begin(message), name=f"generate-many-start-{stream_id}"
+        )
+
+    async def _begin(self, message: generate_pb2.StartGenerate) -> None:
+        stream_id = message.stream_id
+        task = asyncio.current_task()
 
         def wake() -> None:
             self._dirty[stream_id] = None
@@ -133,14 +145,27 @@ class Multiplexer:
                 wake=wake,
             )
         except AntiphonError as error:
-            del self._live[stream_id]
-            self._events.append(convert.error_event(stream_id, error))
-            self._something.set()
+            self._refuse(stream_id, error)
+        except Exception:
+            log.exception("generate_many_start_failed")
+            self._refuse(stream_id, Internal("the request could not be started"))
+        finally:
+            # A cancelled id may already belong to a newer request.
+            if self._starting.get(stream_id) is task:
+                del self._starting[stream_id]
+
+    def _refuse(self, stream_id: str, error: AntiphonError) -> None:
+        self._live.pop(stream_id, None)
+        self._events.append(convert.error_event(stream_id, error))
+        self._something.set()
 
     def _cancel(self, stream_id: str) -> None:
         """The caller wants no more of it: nothing is sent for this id any longer."""
         generation = self._live.pop(stream_id, None)
         self._dirty.pop(stream_id, None)
+        starting = self._starting.pop(stream_id, None)
+        if starting is not None:
+            starting.cancel()
         if generation is not None:
             generation.cancel()
 
@@ -171,7 +196,7 @@ def _append(
     """
     plain = not (events and isinstance(events[0], Accepted))
     for event in events:
-        if plain and isinstance(event, Delta) and not event.logprobs and not event.token_ids:
+        if plain and isinstance(event, Delta) and event.plain:
             message.stream_ids.append(stream_id)
             message.choices.append(event.choice)
             message.texts.append(event.text)

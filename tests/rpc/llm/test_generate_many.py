@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from antiphon.llm.v1 import generate_pb2
 from antiphon_core.errors import InvalidArgument
 from antiphon_core.rpc.streams import messages, open_stream
+from antiphon_llm.front.encoding import EncodedPrompt, PromptEncoder
 from antiphon_llm.messages import Cancel, Submit
 from google.protobuf.duration_pb2 import Duration
 from llm_bench import LlmBench, limit, tokens
@@ -121,6 +123,35 @@ async def test_cancel_ends_one_request_silently(llm: LlmBench) -> None:
             reader.take(message)
     assert reader.kinds == {"long": ORDER}
     assert len(llm.seen(Cancel)) == 1
+
+
+async def test_a_prompt_that_takes_long_to_read_holds_nobody_up(
+    llm: LlmBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is forgotten when it is cancelled meanwhile."""
+    encode, gate = PromptEncoder.encode, asyncio.Event()
+
+    async def held(self: PromptEncoder, prompt: object, **options: bool) -> EncodedPrompt:
+        if isinstance(prompt, str):
+            await gate.wait()
+        return await encode(self, prompt, **options)
+
+    monkeypatch.setattr(PromptEncoder, "encode", held)
+    reader = Reader()
+    long = generate_pb2.GenerateRequest(text="long", stop=limit(2))
+    async with open_stream(llm.stub.GenerateMany()) as call:
+        await call.write(start("forgotten", long))
+        await call.write(start("long", long))
+        await call.write(cancel("forgotten"))
+        await call.write(start("short", tokens(COUNT, stop=limit(2))))
+        while reader.kinds.get("short", [""])[-1] != "completed":
+            reader.take(await call.read())
+        assert list(reader.kinds) == ["short"]
+        gate.set()
+        await call.done_writing()
+        while (message := await call.read()) is not grpc.aio.EOF:
+            reader.take(message)
+    assert reader.kinds == {"short": ORDER, "long": ORDER}
 
 
 async def test_a_dead_stream_cancels_all_its_requests(llm: LlmBench) -> None:
