@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ class XgrammarBackend:
     def __init__(
         self, vocabulary: Sequence[bytes], *, width: int, end_ids: Iterable[int], whitespace: int
     ) -> None:
-        digest = hashlib.sha256(f"xgrammar {xgrammar.__version__} {width} {whitespace}".encode())
+        digest = hashlib.sha256(f"xgrammar {version('xgrammar')} {width} {whitespace}".encode())
         for token in vocabulary:
             digest.update(b"%d:%b" % (len(token), token))
         self.identity = digest.hexdigest()
