@@ -35,7 +35,7 @@ def serve(endpoint: Endpoint) -> int:
 
     phases = BootPhases(endpoint)
     try:
-        loop = boot(config.config, endpoint, phases)
+        loop = boot(config.config, endpoint, phases, config.vocabulary)
     except (ValueError, MemoryError) as refused:
         log.error("boot_refused", phase=phases.current, error=str(refused))
         endpoint.send(Fault(str(refused), "BOOT_FAILED", phases.current))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Submit
 from antiphon_llm.models.registry import architecture_of, tokenizer_fingerprint
 from antiphon_llm.speculation.valve import valve_named
+from antiphon_llm.structured.grammars import build_grammars, check_grammar_config
 
 from .built import BuiltEngine, Phase
+from .constraint_desk import ConstraintDesk
 from .door import Door
 from .intake import Intake, ServedModel
 from .live import LiveRequests
@@ -73,8 +75,15 @@ class BootPhases:
         self.seconds[name] = time.perf_counter() - started
 
 
-def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> EngineLoop:
+def boot(
+    config: EngineConfig,
+    endpoint: Endpoint,
+    phases: BootPhases,
+    vocabulary: Sequence[bytes] = (),
+) -> EngineLoop:
     """Loads the model, sizes the pool, warms up and says Hello.
+
+    Without the ``vocabulary`` (see Boot) it serves no constraints.
 
     Raises ValueError (CheckpointError, UnsupportedConfig, PoolTooSmall) for what the
     configuration or the checkpoint has wrong.
@@ -90,6 +99,8 @@ def boot(config: EngineConfig, endpoint: Endpoint, phases: BootPhases) -> Engine
     loop.owners.register("weights", built.model, nbytes=built.model.weight_bytes)
     loop.owners.register("kv", built.pool, nbytes=built.pool.bytes)
     loop.owners.register("runner", built.runner, release=built.runner.close)
+    with phases.phase("grammars"):
+        _open_constraints(loop, config, vocabulary, built.model.vocab_size, eos_ids)
     with phases.phase("warm_up"):
         _warm_up(loop)
     hello = Hello(
@@ -140,6 +151,7 @@ def check_config(config: EngineConfig) -> SchedulerLimits:
     for name in ("context_limit", "kv_entries", "threads", "parked_bytes", "reserved_bytes"):
         if getattr(config, name) < 0:
             raise ValueError(f"{name} must be 0 (automatic) or more, got {getattr(config, name)}")
+    check_grammar_config(config)
     for name, served in CHOICES.items():
         if getattr(config, name) not in served:
             raise ValueError(
@@ -289,6 +301,19 @@ def assemble_loop(
         counters=counters,
         affordable_tokens=affordable_tokens,
     )
+
+
+def _open_constraints(
+    loop: EngineLoop,
+    config: EngineConfig,
+    vocabulary: Sequence[bytes],
+    width: int,
+    eos_ids: list[int],
+) -> None:
+    grammars = build_grammars(config, vocabulary, width=width, end_ids=eos_ids)
+    if grammars is not None:
+        loop.intake.constraints = ConstraintDesk(grammars, limit=config.queue_limit)
+        loop.owners.register("grammars", grammars, release=grammars.close)
 
 
 def _warm_up(loop: EngineLoop) -> None:

@@ -15,37 +15,17 @@ from antiphon_core.logs import get_logger
 from antiphon_llm.messages import Cancel, Embedding, EmbedSubmit, Finish, Submit
 from antiphon_llm.sampler.row import SamplerRow
 
+from .constraint_desk import ConstraintDesk
 from .door import MEMORY_PRESSURE, Door
 from .live import LiveRequests
 from .outbox import Outbox
+from .refused import RequestRefused
 from .request import PooledVector, Request, Timings
 from .scheduler import Scheduler
 
 _log = get_logger(__name__)
 
 POOLINGS = ("mean", "last")
-
-
-class RequestRefused(Exception):
-    """This request cannot be served; ``reason`` is an ErrorReason name without prefix.
-
-    ``limit`` and ``observed`` are the bound that refused it, where it was one.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        reason: str,
-        *,
-        retry_after: float = 0.0,
-        limit: float | None = None,
-        observed: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.retry_after = retry_after
-        self.limit = limit
-        self.observed = observed
 
 
 class Tombstones:
@@ -112,15 +92,50 @@ class Intake:
         self._answer = answer
         self._door = door
         self.tombstones = tombstones if tombstones is not None else Tombstones()
+        self.constraints: ConstraintDesk | None = None
+        """Where constraints are compiled; None serves none."""
         self._sequence = 0
+
+    @property
+    def compiling(self) -> int:
+        """Requests that wait for their constraint before they are queued."""
+        return len(self.constraints) if self.constraints is not None else 0
+
+    def counters(self) -> dict[str, int]:
+        """What became of constraints, by name."""
+        return self.constraints.grammars.counters() if self.constraints is not None else {}
 
     def cancel(self, message: Cancel) -> None:
         """Ends the request now, or its submit when that arrives."""
+        held = self.constraints.drop(message.request_id) if self.constraints is not None else None
+        if held is not None:
+            self._refuse(held, "cancelled", RequestRefused("cancelled", "CANCELLED"))
+            return
         request = self._live.get(message.request_id)
         if request is None:
             self.tombstones.leave(message.request_id)
         else:
             self._live.finish(request, "cancelled")
+
+    def advance(self) -> None:
+        """Queues the requests whose constraint is compiled by now, and ends those that fail."""
+        if self.constraints is None:
+            return
+        for message, request, refused in self.constraints.take():
+            try:
+                if refused is not None:
+                    raise refused
+                self._require_open()
+                self._live.add(request)
+            except RequestRefused as reason:
+                ended = "deadline" if reason.reason == "DEADLINE" else "error"
+                self._refuse(message, ended, reason)
+
+    def finish_all(self, error: str, error_reason: str) -> None:
+        """Ends the requests that are not queued yet with an error."""
+        if self.constraints is not None:
+            for message in self.constraints.drop_all():
+                self._refuse(message, "error", RequestRefused(error, error_reason))
 
     def submit(self, message: Submit | EmbedSubmit) -> None:
         """Queues one sequence, or sends its terminal."""
@@ -135,7 +150,11 @@ class Intake:
                 if isinstance(message, Submit)
                 else self._embedding(message)
             )
-            self._live.add(request)
+            if isinstance(message, Submit) and message.sampling.constraint is not None:
+                self._desk().hold(message, request)
+                self.advance()
+            else:
+                self._live.add(request)
         except RequestRefused as refused:
             self._refuse(message, "error", refused)
         except Exception as defect:
@@ -144,13 +163,31 @@ class Intake:
             self._refuse(message, "error", failed)
 
     def _check(self, message: Submit | EmbedSubmit) -> None:
-        if self._live.get(message.request_id) is not None:
+        held = self.constraints is not None and message.request_id in self.constraints
+        if held or self._live.get(message.request_id) is not None:
             raise RequestRefused(
                 f"request id {message.request_id!r} is already live", "ALREADY_EXISTS"
             )
         generates = isinstance(message, Submit)
         _check_prompt(message.prompt_ids, self._served, room=1 if generates else 0)
+        self._require_open()
         interactive = message.interactive if isinstance(message, Submit) else True
+        refusal = self._scheduler.refusal(interactive=interactive)
+        if refusal is not None:
+            raise RequestRefused(
+                str(refusal),
+                refusal.reason,
+                retry_after=self._live.retry_after(),
+                limit=refusal.limit,
+                observed=refusal.observed,
+            )
+
+    def _desk(self) -> ConstraintDesk:
+        if self.constraints is None:
+            raise RequestRefused("this engine serves no constraints", "UNSUPPORTED_OPTION")
+        return self.constraints
+
+    def _require_open(self) -> None:
         closed = self._door.closed()
         if closed is not None:
             # What memory pressure waits for is that nobody is left; the others have no bound.
@@ -161,15 +198,6 @@ class Intake:
                 retry_after=self._live.retry_after(),
                 limit=0 if short else None,
                 observed=len(self._live) if short else None,
-            )
-        refusal = self._scheduler.refusal(interactive=interactive)
-        if refusal is not None:
-            raise RequestRefused(
-                str(refusal),
-                refusal.reason,
-                retry_after=self._live.retry_after(),
-                limit=refusal.limit,
-                observed=refusal.observed,
             )
 
     def _generation(self, message: Submit) -> Request:

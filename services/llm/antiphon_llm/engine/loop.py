@@ -43,6 +43,8 @@ _log = get_logger(__name__)
 
 IDLE_SECONDS = 1.0
 """Longest silence towards the front."""
+COMPILE_SECONDS = 0.005
+"""Between looks at constraints that are being compiled, while there is nothing to step for."""
 
 
 class EngineLoop:
@@ -112,7 +114,10 @@ class EngineLoop:
         """
         try:
             while not self._stopping:
-                if not self.busy:
+                if not self.busy and self.intake.compiling:
+                    self._send_outputs()
+                    self._endpoint.wait(COMPILE_SECONDS)
+                elif not self.busy:
                     self.pressure.idle()
                     self._publish()
                     if not self._endpoint.wait(IDLE_SECONDS):
@@ -122,11 +127,13 @@ class EngineLoop:
                     self.step()
                     self._publish()
             self.door.shut(DRAINING)
+            self.intake.finish_all("the engine stops", "DRAINING")
             self.live.finish_all("the engine stops", "DRAINING")
             self._settle_flights()
             self._publish()
         except Exception as defect:
             _log.exception("engine_failed", live=len(self.live))
+            self.intake.finish_all(f"the engine failed: {defect}", "WORKER_DIED")
             self.live.finish_all(f"the engine failed: {defect}", "WORKER_DIED")
             self._send_outputs()
             self._endpoint.send(Fault(f"{type(defect).__name__}: {defect}", "INTERNAL", "serving"))
@@ -156,8 +163,9 @@ class EngineLoop:
                 self._stopping = True
             else:
                 raise TypeError(f"unexpected message {type(message).__name__}")
+        self.intake.advance()
         self.live.expire()
-        self.sleeper.advance(self.busy)
+        self.sleeper.advance(self.busy or self.intake.compiling > 0)
 
     def step(self) -> None:
         """Starts the next step, then makes real what the steps that are due have computed."""
@@ -271,7 +279,7 @@ class EngineLoop:
         closed = self.door.closed()
         return Gauges(
             at=time.time(),
-            waiting=self.scheduler.waiting,
+            waiting=self.scheduler.waiting + self.intake.compiling,
             running=self.scheduler.running_count,
             kv_used=allocator.used - cached,
             kv_total=allocator.entries,
@@ -295,6 +303,7 @@ class EngineLoop:
         counters = {
             **self._runner_counters(),
             **self.scheduler.counters(),
+            **self.intake.counters(),
             **self.recovery.failures,
             **(self.speculation.counters() if self.speculation is not None else {}),
         }

@@ -77,6 +77,17 @@ class Grammars:
         self._desyncs += 1
 
 
+def check_grammar_config(config: EngineConfig) -> None:
+    """ValueError names the setting and what it may be."""
+    if config.grammar_threads < 1:
+        raise ValueError(f"grammar_threads must be 1 or more, got {config.grammar_threads}")
+    if not 0 < config.grammar_timeout_s <= 600:
+        raise ValueError(f"grammar_timeout_s must lie in (0, 600], got {config.grammar_timeout_s}")
+    for name in ("grammar_cache_bytes", "grammar_whitespace"):
+        if getattr(config, name) < 0:
+            raise ValueError(f"{name} must be 0 or more, got {getattr(config, name)}")
+
+
 def build_grammars(
     config: EngineConfig, vocabulary: Sequence[bytes], *, width: int, end_ids: Collection[int]
 ) -> Grammars | None:
