@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,14 @@ from antiphon_llm.engine.cuda.runner import DeviceRunner, RunnerOptions
 from antiphon_llm.engine.intake import ServedModel
 from antiphon_llm.engine.runner import LayerCache
 from antiphon_llm.engine.scheduler import Scheduler, SchedulerLimits
+from antiphon_llm.engine.speculating import Speculation
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.messages import Embedding, EmbedSubmit, Sampling, StepOutputs, Submit
 from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
+from antiphon_llm.speculation.drafter import Drafter
 from antiphon_nn.checkpoint import open_checkpoint
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
 
@@ -66,7 +69,14 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 class Serving:
     """A loop over a real model and either runner."""
 
-    def __init__(self, model: Decoder, endpoint: object, options: RunnerOptions | None) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        endpoint: object,
+        options: RunnerOptions | None,
+        drafter: Drafter | None = None,
+        **limits_of: int,
+    ) -> None:
         tables = BlockTables(
             EntryAllocator(ENTRIES), rows=ROWS, entry_tokens=ENTRY_TOKENS, context_limit=CONTEXT
         )
@@ -81,18 +91,27 @@ class Serving:
             max_rows=ROWS, step_tokens=24, prefill_chunk=16, entry_tokens=ENTRY_TOKENS,
             queue_limit=64,
         )  # fmt: skip
+        limits = replace(limits, **limits_of)
         depth = options.overlap_depth if options else 0
         if options is None:
             builder = BatchBuilder(tables, step_tokens=24, max_rows=ROWS)
             self.runner = CpuRunner(model, views, builder, max_rows=ROWS, overlap_depth=0)
         else:
-            self.runner = DeviceRunner(HostDevice(), model, views, tables, options)
+            self.runner = DeviceRunner(HostDevice(), model, views, tables, options, drafter)
             self.runner.record_graphs()
         self.endpoint = endpoint
         self.scheduler = Scheduler(limits, tables)
         served = ServedModel(VOCABULARY, CONTEXT, frozenset({VOCABULARY - 1}))
+        self.speculation = (
+            Speculation(drafter, depth=options.draft_depth) if options and drafter else None
+        )
         self.loop = assemble_loop(
-            endpoint, self.scheduler, self.runner, served, overlap_depth=depth
+            endpoint,
+            self.scheduler,
+            self.runner,
+            served,
+            overlap_depth=depth,
+            speculation=self.speculation,
         )
         self.sent: list[object] = []
 

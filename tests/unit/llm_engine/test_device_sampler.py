@@ -14,7 +14,7 @@ from antiphon_llm.engine.cuda.masks import MaskUploads
 from antiphon_llm.messages import Sampling
 from antiphon_llm.sampler.device import DeviceSampler
 from antiphon_llm.sampler.device_settings import SettingsMirror
-from antiphon_llm.sampler.draw import Draw, draw
+from antiphon_llm.sampler.draw import Draw, DrawRow, draw, draw_windows
 from antiphon_llm.sampler.row import SamplerRow
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ VOCABULARY = 211
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@dataclass
+@dataclass(eq=False)
 class Live:
     """A request with a table row, as a plan names it."""
 
@@ -131,8 +131,15 @@ def assert_same(actual: list[Draw], expected: list[Draw]) -> None:
             np.testing.assert_allclose(mine.top.logprobs, other.top.logprobs, atol=1e-5)
 
 
+def failed(rows: list[Live], drawn: list[Draw]) -> list[Live]:
+    """Rows that the engine would end."""
+    return [row for row, token in zip(rows, drawn, strict=True) if token.error]
+
+
 def commit(rows: list[Live], drawn: list[Draw]) -> None:
     for row, token in zip(rows, drawn, strict=True):
+        if token.error:
+            continue
         row.tokens.append(token.token)
         assert row.sampler is not None
         row.sampler.advance(token.token)
@@ -172,7 +179,60 @@ def test_tokens_and_scores_are_the_host_s_in_any_slate(
         before = logits.copy()
         assert_same(step(sampler, mirrors[number % 2], rows, logits), expected)
         assert np.array_equal(before, logits)
+        requests = [row for row in requests if row not in failed(rows, expected)]
+        if not requests:
+            return
         commit(rows, expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(knobs, min_size=1, max_size=5), st.integers(0, 1000), st.randoms())
+def test_windows_draw_what_the_host_draws_position_by_position(
+    fields: list[dict[str, Any]], seed: int, random: Any
+) -> None:
+    """Right drafts, wrong ones and none; rows wider on the device than their drafts."""
+    sampler, requests = device_sampler(40), [live(slot, **f) for slot, f in enumerate(fields)]
+    mirror = sampler.mirror()
+    for number in range(4):
+        depth = random.choice([0, 2, 2, 4])
+        width = 1 + depth + (random.choice([0, 2]) if depth else 0)
+        rows = random.sample(requests, random.randint(1, len(requests)))
+        logits = random_logits(seed + number, width * len(rows))
+        places = [slice(width * index, width * index + 1 + depth) for index in range(len(rows))]
+        for row, place in zip(rows, places, strict=True):
+            row.drafts = proposal(row, logits[place], depth, random)
+        expected = [
+            drawn
+            for row, place in zip(rows, places, strict=True)
+            for drawn in draw_windows(
+                logits[place], [DrawRow(row.sampler, row.first_draw, row.drafts)]
+            )
+        ]
+        actual = windows(sampler, mirror, rows, [width] * len(rows), logits)
+        for row, mine, theirs in zip(rows, actual, expected, strict=True):
+            assert_same(mine, theirs)
+            if theirs[-1].error:
+                requests.remove(row)  # The engine ends it.
+            else:
+                commit([row] * len(theirs), theirs)
+        if not requests:
+            return
+
+
+def proposal(row: Live, logits: np.ndarray, depth: int, random: Any) -> tuple[int, ...]:
+    """Drafts of which the first few are right; padding behind them."""
+    drafts: list[int] = []
+    right = random.randint(0, depth)
+    while len(drafts) < right:
+        assert row.sampler is not None
+        window = DrawRow(row.sampler, row.first_draw, (*drafts, -1))
+        (drawn,) = draw_windows(logits[: len(drafts) + 2], [window])
+        if drawn[-1].error:
+            break
+        drafts.append(drawn[-1].token)
+    if len(drafts) < depth and random.random() < 0.5:
+        drafts.append(random.randrange(VOCABULARY))
+    return (*drafts, *[-1] * (depth - len(drafts)))
 
 
 def test_a_plain_slate_leaves_nothing_unfinished() -> None:
