@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from antiphon_core.lifecycle import Lifecycle
-from starlette.routing import BaseRoute, Router, WebSocketRoute
+from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
 
 from antiphon_gateway.clients import Backends
 from antiphon_gateway.config import GatewaySettings
@@ -21,7 +21,15 @@ from antiphon_gateway.routes import rest_routes
 from antiphon_gateway.static import page_routes
 
 if TYPE_CHECKING:
+    from antiphon_gateway.batches.worker import BatchWorker
     from antiphon_gateway.store.storage import Storage
+
+_BATCH_ENDPOINTS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+)
 
 
 class Gateway:
@@ -32,6 +40,8 @@ class Gateway:
         backends: clients and cached status of the backends.
         lifecycle: state of this process.
         storage: what outlives the process; None where no store is configured.
+        batches: works on batches, and is told of new ones; None without storage.
+        batch_endpoints: paths that a batch may be for.
         identity: credentials; the realtime endpoint asks it before the upgrade.
 
     ``start`` before the first request, ``close`` after the last.
@@ -45,12 +55,15 @@ class Gateway:
         self.identity = build_identity(
             settings.api_keys, settings.identity, self.storage.keys if self.storage else None
         )
+        self.batches = _batch_worker(self)
         routes: list[BaseRoute] = [
             *rest_routes(),
             *REALTIME_ROUTES,
             WebSocketRoute("/v1/realtime", realtime_websocket),
             *page_routes(),
         ]
+        served = {route.path for route in routes if isinstance(route, Route)}
+        self.batch_endpoints = tuple(path for path in _BATCH_ENDPOINTS if path in served)
         router = Router(routes, redirect_slashes=False)
         guarded = AuthenticationMiddleware(router, self.identity)
         limited = LimitsMiddleware(guarded, settings.limits)
@@ -75,9 +88,13 @@ class Gateway:
         """Begins what runs in the background; needs a running loop."""
         if self.storage is not None:
             self.storage.start()
+        if self.batches is not None:
+            self.batches.start()
 
     async def close(self) -> None:
         """Ends what runs in the background."""
+        if self.batches is not None:
+            await self.batches.close()
         if self.storage is not None:
             await self.storage.close()
 
@@ -107,3 +124,11 @@ def _open_storage(settings: GatewaySettings) -> Storage | None:
     from antiphon_gateway.store.storage import Storage
 
     return Storage(settings.store)
+
+
+def _batch_worker(gateway: Gateway) -> BatchWorker | None:
+    if gateway.storage is None:
+        return None
+    from antiphon_gateway.batches.worker import BatchWorker
+
+    return BatchWorker(gateway, gateway.storage, gateway.settings.batches, gateway.lifecycle)

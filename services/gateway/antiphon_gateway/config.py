@@ -8,6 +8,7 @@ from typing import Self
 from antiphon_core.config import Settings, setting
 from pydantic import field_validator, model_validator
 
+from antiphon_gateway.batches.settings import BatchSettings
 from antiphon_gateway.identity.settings import IdentitySettings
 from antiphon_gateway.realtime.settings import RealtimeSettings
 from antiphon_gateway.store.settings import StoreSettings
@@ -141,6 +142,9 @@ class GatewaySettings(Settings):
         doc="Credentials beside api_keys.", default_factory=IdentitySettings
     )
     store: StoreSettings = setting(doc="What outlives the process.", default_factory=StoreSettings)
+    batches: BatchSettings = setting(
+        doc="Bounds on batches, and on the work for them.", default_factory=BatchSettings
+    )
     cors: CorsSettings = setting(doc="Pages of other origins.", default_factory=CorsSettings)
     realtime: RealtimeSettings = setting(
         doc="Defaults and bounds of realtime sessions.", default_factory=RealtimeSettings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MAX_FIELDS = 128
 MAX_FIELD_BYTES = 64 * 1024
+_SINK_BYTES = 1024 * 1024
 
 
 @dataclass
@@ -34,13 +35,19 @@ class Form:
     file: UploadedFile | None = None
 
 
-async def read_form(chunks: AsyncIterator[bytes], content_type: bytes, file_field: str) -> Form:
+async def read_form(
+    chunks: AsyncIterator[bytes],
+    content_type: bytes,
+    file_field: str,
+    sink: Callable[[bytes], Awaitable[None]] | None = None,
+) -> Form:
     """Parses a multipart/form-data body.
 
     Args:
         chunks: the body; its bounds are enforced where it is read.
         content_type: the request's header.
         file_field: name of the field that carries the file.
+        sink: takes the file piece by piece; without one it is collected in the form.
 
     Raises:
         InvalidArgument: UNSUPPORTED_MEDIA_TYPE, a malformed body, or too many fields.
@@ -57,12 +64,23 @@ async def read_form(chunks: AsyncIterator[bytes], content_type: bytes, file_fiel
         parser = MultipartParser(boundary, collector.callbacks())
         async for chunk in chunks:
             parser.write(chunk)
+            file = collector.form.file
+            if sink is not None and file is not None and len(file.data) >= _SINK_BYTES:
+                await _drain(file, sink)
         parser.finalize()
     except (MultipartParseError, FormParserError) as error:
         raise InvalidArgument(f"the multipart body is malformed: {error}") from None
     if not collector.is_complete:
         raise InvalidArgument("the multipart body ends before its closing boundary")
+    if sink is not None and collector.form.file is not None:
+        await _drain(collector.form.file, sink)
     return collector.form
+
+
+async def _drain(file: UploadedFile, sink: Callable[[bytes], Awaitable[None]]) -> None:
+    data = bytes(file.data)
+    file.data.clear()
+    await sink(data)
 
 
 class _Collector:

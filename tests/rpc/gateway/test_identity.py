@@ -43,13 +43,6 @@ def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("keys") / "keys.toml"
-    path.write_text(keys_toml())
-    return path
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def keyed(keys_file: Path) -> AsyncIterator[GatewayBench]:
     made = GatewayBench(identity={"keys_file": str(keys_file), "trusted_hops": 1})

@@ -7,9 +7,14 @@ import typing
 import msgspec
 import pytest
 from antiphon_core.errors import InvalidArgument
-from antiphon_gateway.openai import audio, chat, completions, fields, text
+from antiphon_gateway.openai import audio, batches, chat, completions, fields, text
 from antiphon_gateway.openai.decode import apply_policies
-from openai.types import completion_create_params, embedding_create_params
+from openai.types import (
+    batch_create_params,
+    completion_create_params,
+    embedding_create_params,
+    file_create_params,
+)
 from openai.types.audio import (
     speech_create_params,
     transcription_create_params,
@@ -47,6 +52,11 @@ ENDPOINTS = {
         audio.TranscriptionForm,
         translation_create_params.TranslationCreateParams,
     ),
+    "batches": (
+        fields.BATCH,
+        batches.BatchRequest,
+        batch_create_params.BatchCreateParams,
+    ),
     "tokenize": (fields.TOKENIZE, text.TokenizeRequest),
     "detokenize": (fields.DETOKENIZE, text.DetokenizeRequest),
 }
@@ -58,6 +68,11 @@ def test_every_sdk_field_has_a_class(endpoint: str) -> None:
     for kind in params:
         names = typing.get_type_hints(kind).keys()
         assert set(names) <= set(policies), endpoint
+
+
+def test_every_field_of_an_upload_has_a_class() -> None:
+    names = typing.get_type_hints(file_create_params.FileCreateParams)
+    assert set(names) == set(fields.FILE)
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)

@@ -100,3 +100,9 @@ TOKENIZE = _table(
 )
 
 DETOKENIZE = _table(served="model tokens")
+
+FILE = _table(served="file purpose expires_after")
+
+BATCH = _table(
+    served="input_file_id endpoint completion_window metadata output_expires_after",
+)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute, Route
 
+from antiphon_gateway.routes.batches import Batches, CancelBatch, RetrieveBatch
 from antiphon_gateway.routes.catalog import ListModels, ListVoices, RetrieveModel
 from antiphon_gateway.routes.chat import ChatCompletions
 from antiphon_gateway.routes.completions import Completions
+from antiphon_gateway.routes.files import File, FileContent, Files
 from antiphon_gateway.routes.operations import Health, Readiness
 from antiphon_gateway.routes.speech import Speech
 from antiphon_gateway.routes.text import Detokenize, Embeddings, Tokenize
@@ -26,6 +28,12 @@ def rest_routes() -> list[BaseRoute]:
         Route("/v1/embeddings", Embeddings(), methods=post),
         Route("/v1/models", ListModels(), methods=get),
         Route("/v1/models/{model:path}", RetrieveModel(), methods=get),
+        Route("/v1/files", Files(), methods=["GET", "POST"]),
+        Route("/v1/files/{file}", File(), methods=["GET", "DELETE"]),
+        Route("/v1/files/{file}/content", FileContent(), methods=get),
+        Route("/v1/batches", Batches(), methods=["GET", "POST"]),
+        Route("/v1/batches/{batch}", RetrieveBatch(), methods=get),
+        Route("/v1/batches/{batch}/cancel", CancelBatch(), methods=post),
         Route("/tokenize", Tokenize(), methods=post),
         Route("/detokenize", Detokenize(), methods=post),
         Route("/health", Health(), methods=get),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from antiphon_gateway.store.batches import BatchTable
 from antiphon_gateway.store.database import Store
+from antiphon_gateway.store.files import FileTable
 from antiphon_gateway.store.keys import KeyTable
 from antiphon_gateway.store.settings import StoreSettings
 
@@ -13,6 +15,8 @@ class Storage:
     def __init__(self, settings: StoreSettings) -> None:
         self.store = Store(settings)
         self.keys = KeyTable(self.store)
+        self.files = FileTable(self.store)
+        self.batches = BatchTable(self.store)
 
     def start(self) -> None:
         """Opens the store in the background."""

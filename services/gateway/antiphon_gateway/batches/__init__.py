@@ -1,0 +1,1 @@
+"""Batches: checked input, lines run by the live routes at batch priority, output in input order."""
