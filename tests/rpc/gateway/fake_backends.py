@@ -325,19 +325,12 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
                 if kind == "config":
                     config = request.config
                     self.calls.begin(config)
+                    if script.fail_before is not None:
+                        raise script.fail_before
+                    yield self._ready(config)
                 elif kind == "text":
                     text += request.text
             self.texts.append(text)
-            if script.fail_before is not None:
-                raise script.fail_before
-            yield voc.StreamSpeechResponse(
-                ready=voc.SpeechReady(
-                    voice=config.voice or "joe",
-                    model="piper",
-                    output_format=config.output_format,
-                    mime_type=f"audio/x-test-{config.output_format.encoding}",
-                )
-            )
             sample = 0
             for index, chunk in enumerate(script.chunks):
                 if script.fail_after_chunks == index:
@@ -361,6 +354,16 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
             raise
         finally:
             self.calls.running -= config is not None
+
+    def _ready(self, config: voc.SpeechConfig) -> voc.StreamSpeechResponse:
+        return voc.StreamSpeechResponse(
+            ready=voc.SpeechReady(
+                voice=config.voice or "joe",
+                model="piper",
+                output_format=config.output_format,
+                mime_type=f"audio/x-test-{config.output_format.encoding}",
+            )
+        )
 
     async def ListVoices(self, request, context) -> voc.ListVoicesResponse:
         return voc.ListVoicesResponse(

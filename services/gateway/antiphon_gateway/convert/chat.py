@@ -20,6 +20,7 @@ from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.domain.generation import Modality
 from antiphon_gateway.openai import chat as wire
 from antiphon_gateway.openai.common import MAX_SCHEMA_BYTES
+from antiphon_gateway.openai.spoken import transcript_of
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 _AUDIO_ENCODINGS = {"ogg": "opus"}
@@ -95,13 +96,6 @@ def tools_of(tools: Sequence[wire.Tool]) -> tuple[generation.Tool, ...]:
 
 
 def _message(item: wire.Message, path: str, model: ModelInfo) -> generation.Message:
-    if item.audio is not None:
-        raise InvalidArgument(
-            f"{path}.audio: former spoken answers cannot be referred to; send their transcript "
-            "as content",
-            reason="UNSUPPORTED_OPTION",
-            field=f"{path}.audio",
-        )
     if bytes(item.function_call) != b"null":
         raise InvalidArgument(
             f"{path}.function_call is not served here; send tool_calls",
@@ -134,6 +128,12 @@ def _message(item: wire.Message, path: str, model: ModelInfo) -> generation.Mess
 
 def _parts(item: wire.Message, path: str, model: ModelInfo) -> tuple[generation.Content, ...]:
     content = item.content
+    if item.audio is not None:
+        if content or item.role != "assistant":
+            raise InvalidArgument(
+                f"{path}.audio takes the place of an assistant's content", field=f"{path}.audio"
+            )
+        return (transcript_of(item.audio.id, f"{path}.audio.id"),)
     if content is None:
         return (item.refusal,) if item.refusal else ()
     if isinstance(content, str):

@@ -92,7 +92,7 @@ class ToolCall(Struct):
 
 
 class AudioReference(Struct):
-    """A former spoken answer."""
+    """A former spoken answer, in place of its content."""
 
     id: str
 

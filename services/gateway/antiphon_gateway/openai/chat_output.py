@@ -55,6 +55,16 @@ class ToolCallDelta(Struct, omit_defaults=True, kw_only=True):
     function: FunctionDelta
 
 
+class AudioDelta(Struct, omit_defaults=True):
+    """A piece of a spoken answer."""
+
+    id: str | UnsetType = UNSET
+    transcript: str | UnsetType = UNSET
+    data: str | UnsetType = UNSET
+    """Base64; pieces decode alone and joined."""
+    expires_at: int | UnsetType = UNSET
+
+
 class Delta(Struct, omit_defaults=True):
     """What a chunk adds to a message."""
 
@@ -63,6 +73,7 @@ class Delta(Struct, omit_defaults=True):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+    audio: AudioDelta | UnsetType = UNSET
 
 
 class ChunkChoice(Struct):
@@ -200,10 +211,11 @@ class ChatFrames:
         self._counts = include_token_count
         self._halves = [self._split(choice) for choice in range(choice_count)]
 
-    def roles(self) -> bytes:
-        """The first chunk of every choice."""
+    def roles(self, *, spoken: bool = False) -> bytes:
+        """The first chunk of every choice; spoken answers have no content."""
+        content = UNSET if spoken else ""
         return b"".join(
-            self._frame(ChunkChoice(choice, Delta(role="assistant", content="")))
+            self._frame(ChunkChoice(choice, Delta(role="assistant", content=content)))
             for choice in range(len(self._halves))
         )
 
@@ -225,6 +237,10 @@ class ChatFrames:
         logprobs = logprobs_of(event.logprobs) if event.logprobs else None
         choice = ChunkChoice(event.choice, delta, logprobs)
         return self._frame(choice, token_count=event.token_count)
+
+    def audio(self, delta: AudioDelta, *, choice: int = 0, token_count: int = 0) -> bytes:
+        """The chunk of a piece of a spoken answer."""
+        return self._frame(ChunkChoice(choice, Delta(audio=delta)), token_count)
 
     def text(self, choice: int, text: str, token_count: int) -> bytes:
         """The chunk of visible text."""

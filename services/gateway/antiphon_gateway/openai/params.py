@@ -49,6 +49,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _CHAT_ROUTE = "/v1/chat/completions"
+_CHAT_PARAMS = {"output.logprobs": "top_logprobs", "voice": "audio.voice"}
 _TEXT_PARAMS = {"/v1/audio/speech": "input"}
 _UPLOAD_ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations")
 
@@ -62,8 +63,8 @@ def request_param(field: str, route: str) -> str:
     """
     if field == "text":
         return _TEXT_PARAMS.get(route, "prompt")
-    if field == "output.logprobs" and route == _CHAT_ROUTE:
-        return "top_logprobs"
+    if route == _CHAT_ROUTE and field in _CHAT_PARAMS:
+        return _CHAT_PARAMS[field]
     for pattern, replacement in _RULES:
         field = pattern.sub(replacement, field)
     return "file" if field == "audio" and route in _UPLOAD_ROUTES else field

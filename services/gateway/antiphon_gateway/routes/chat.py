@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 from antiphon_core.errors import InvalidArgument
 from msgspec import UNSET
 
@@ -27,7 +29,13 @@ from antiphon_gateway.routes.common import (
     read_request,
     stream_generation,
 )
-from antiphon_gateway.routes.spoken_answer import speak_answers, spoken_options
+from antiphon_gateway.routes.spoken_answer import (
+    SpokenSink,
+    open_voice,
+    speak_answers,
+    spoken_options,
+    stream_spoken,
+)
 from antiphon_gateway.sse import StreamWriter
 
 
@@ -44,16 +52,23 @@ class ChatCompletions:
         generate = chat_request(request, model, gateway.settings.limits.request_seconds)
         if request.stream:
             writer = StreamWriter(send, gateway.settings.limits)
-            async with (
-                cancel_on_disconnect(receive),
-                writer.watched(),
-                gateway.backends.llm.generate(generate) as events,
-            ):
+            async with cancel_on_disconnect(receive), writer.watched(), AsyncExitStack() as stack:
+                generation = gateway.backends.llm.generate(generate)
+                events = await stack.enter_async_context(generation)
+                # The voice and the model are asked at once; both may still refuse with a status.
+                voice = (
+                    await stack.enter_async_context(open_voice(spoken, gateway.backends))
+                    if spoken
+                    else None
+                )
                 accepted = await first_event(events)
                 await writer.start([*headers, *note_headers([accepted])])
                 frames = _frames(request, accepted, generate.choice_count)
-                await writer.write(frames.roles())
-                await stream_generation(writer, events, frames, _report(request))
+                await writer.write(frames.roles(spoken=voice is not None))
+                if voice is None:
+                    await stream_generation(writer, events, frames, _report(request))
+                else:
+                    await stream_spoken(SpokenSink(writer, frames, _report(request)), events, voice)
             await writer.end()
             return
         async with cancel_on_disconnect(receive):

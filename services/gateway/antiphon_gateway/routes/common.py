@@ -139,12 +139,12 @@ async def stream_generation(
     """
     try:
         async for event in events:
-            await writer.write(_frame(event, frames, report))
+            await writer.write(frame_of(event, frames, report))
             if writer.was_blocked:
                 break
         async with ReadAhead(events, _size, _merge).running() as ahead:
             while (batch := await ahead.next_batch()) is not None:
-                await writer.write(b"".join([_frame(item, frames, report) for item in batch]))
+                await writer.write(b"".join([frame_of(item, frames, report) for item in batch]))
         await writer.write(DONE)
     except AntiphonError as error:
         await write_failure(writer, error)
@@ -226,7 +226,12 @@ def now() -> int:
     return int(time.time())
 
 
-def _frame(event: GenerateEvent, frames: Frames, report: StreamReport) -> bytes:
+def frame_of(event: GenerateEvent, frames: Frames, report: StreamReport) -> bytes:
+    """The bytes of one event; empty where it shows nothing.
+
+    Raises:
+        AntiphonError: the event is the failure of a choice.
+    """
     if isinstance(event, Delta):
         return frames.delta(event)
     if isinstance(event, Finished):
