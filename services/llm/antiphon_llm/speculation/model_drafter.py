@@ -334,8 +334,9 @@ class ModelDrafter:
         moved = entries[guessed.held // unit - first :]
         if moved:
             spare = self._first_spare + request.row * self._limits.spare_entries
+            target = torch.tensor(moved, device=self._model.device)
             for view in self._fields:
-                view[moved] = view[spare : spare + len(moved)]
+                view.index_copy_(0, target, view[spare : spare + len(moved)].clone())
         self._marks.mark(request.row, guessed.start, end)
 
     def _remember(self, row: _Row) -> None:
