@@ -25,8 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 from antiphon_llm.engine.boot import assemble_loop
+from antiphon_llm.engine.cuda.contract import RunnerOptions
 from antiphon_llm.engine.cuda.device import open_device
-from antiphon_llm.engine.cuda.runner import DeviceRunner, RunnerOptions
+from antiphon_llm.engine.cuda.graphs import DecodeShape
+from antiphon_llm.engine.cuda.runner import DeviceRunner
 from antiphon_llm.engine.intake import ServedModel
 from antiphon_llm.engine.runner import LayerCache
 from antiphon_llm.engine.scheduler import Scheduler, SchedulerLimits
@@ -111,7 +113,10 @@ class Bench:
         on, dtype = self.device.device, getattr(torch, options.dtype)
         rows = max(options.rows)
         self.model: Decoder = build_model(
-            RandomCheckpoint(self.shape, on, dtype), device=on, dtype=dtype, fixed_tokens=rows
+            RandomCheckpoint(self.shape, on, dtype),
+            device=on,
+            dtype=dtype,
+            fixed_tokens=rows * (1 + options.draft_depth),
         )
         for projection in self.model.projections:
             if isinstance(projection, DenseLinear):
@@ -138,6 +143,7 @@ class Bench:
                 step_tokens=options.step_tokens,
                 overlap_depth=options.overlap_depth,
                 graphs=not options.no_graphs,
+                draft_depth=options.draft_depth,
             ),
         )
         started = time.perf_counter()
@@ -226,7 +232,7 @@ class Bench:
 
     def replay(self, rows: int) -> float | None:
         """ms of a decode step's graph, replayed over the last step's metadata."""
-        graph = self.runner.graphs.recorded(rows)
+        graph = self.runner.graphs.recordings.graph(DecodeShape(rows))
         if graph is None:
             return None
 
@@ -286,12 +292,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for key in options.model:
         started = time.perf_counter()
         bench = Bench(key, options)
-        graphs = bench.runner.graphs
         print(
             f"{bench.shape.name}: {bench.model.weight_bytes / 1e9:.2f} GB of weights, "
             f"{bench.pool.bytes / 1e9:.2f} GB of KV, ready in "
             f"{time.perf_counter() - started:.1f} s; graphs took {bench.record_seconds:.1f} s "
-            f"and {graphs.pool_bytes / 1e6:.0f} MB; refused {graphs.refused}",
+            f"and {bench.runner.graph_bytes / 1e6:.0f} MB; refused {bench.runner.graphs_refused}",
             flush=True,
         )
         bench.serve(1, 64, 4, SAMPLINGS["greedy"])
@@ -364,6 +369,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--profile", action="store_true", help="the top kernels of each cell")
     parser.add_argument("--bars", action="store_true", help="judge against bars.toml")
     parser.add_argument("--json", type=Path, help="write the raw figures here")
+    parser.add_argument("--draft-depth", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--dtype", default="bfloat16", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)

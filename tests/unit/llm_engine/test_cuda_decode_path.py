@@ -12,8 +12,9 @@ import pytest
 import torch
 from antiphon_llm.engine.cuda.decode_path import DecodeMeta, DecodePath
 from antiphon_llm.engine.cuda.device import WARM_UPS, Graph, HostDevice
-from antiphon_llm.engine.cuda.graphs import DecodeGraphs, DecodeShape, MovedTensor, ladder
+from antiphon_llm.engine.cuda.graphs import DecodeGraphs, DecodeShape, ladder
 from antiphon_llm.engine.cuda.prefill_path import PrefillPath
+from antiphon_llm.engine.cuda.recordings import MovedTensor
 from antiphon_llm.engine.cuda.tables import DeviceTables
 from antiphon_llm.engine.plan import PlannedRow, RowShape
 from antiphon_llm.engine.request import Request, State, Timings
@@ -389,7 +390,7 @@ def test_steps_above_the_ladder_take_the_same_python() -> None:
 
 def test_a_rung_without_memory_stays_eager_and_the_rest_is_recorded() -> None:
     recording = Recording({DecodeShape(8): torch.OutOfMemoryError("no room")})
-    assert list(recording.graphs.refused) == [(8, 1)]
+    assert list(recording.graphs.recordings.refused) == [(8, 1)]
     assert recording.run(8) == (8, 1) and recording.run(7) == (7, 1)
     assert recording.run(9) == (16, 1)
     assert recording.graphs.counters["graph: eager, not recorded"] == 1
@@ -401,10 +402,10 @@ def test_an_aborted_recording_ends_the_sweep() -> None:
     assert recording.run(16) == (16, 1) and recording.run(9) == (16, 1)
     assert recording.run(3) == (3, 1)
     assert recording.graphs.counters["graph: eager, not recorded"] == 1
-    assert set(recording.graphs.refused) == {DecodeShape(rows) for rows in range(1, 9)}
+    assert set(recording.graphs.recordings.refused) == {DecodeShape(rows) for rows in range(1, 9)}
     recording.device.failures.clear()
     recording.graphs.record(recording.work, lambda shape: recording.tensors)
-    assert not recording.graphs.refused, "a later sweep stands for itself"
+    assert not recording.graphs.recordings.refused, "a later sweep stands for itself"
     assert recording.run(3) == (3, 1) and recording.graphs.eager == {"not recorded": 1}
 
 

@@ -136,7 +136,7 @@ def test_a_replay_equals_the_eager_step_on_every_rung(
         error = (recorded.logits(count) - eager.logits(count)).norm()
         assert error <= 2e-2 * eager.logits(count).norm(), count
     assert recorded.runner.graphs.replays == ROWS + 3
-    assert not recorded.runner.graphs.eager and not recorded.runner.graphs.refused
+    assert not recorded.runner.graphs.eager and not recorded.runner.graphs_refused
     assert eager.runner.graphs.eager == {"off": ROWS + 3}
 
 

@@ -65,9 +65,10 @@ class Prompts:
         self.readback = Readback(device, 1 << 12)
         if graphs:
             self.uploads.open()
+            self.steps.stage_placeholders()
+            self.uploads.seal()
             with torch.inference_mode():
                 self.steps.record()
-            self.uploads.seal()
         random = torch.Generator().manual_seed(7)
         self.requests = [self._open(length, random) for length in lengths]
 

@@ -37,11 +37,15 @@ class AttendedRows(Protocol):
     def max_context(self) -> int: ...
 
 
-class AttentionMeta(AttendedRows, Protocol):
-    """What attention reads of a step."""
+class StoredTokens(Protocol):
+    """Tokens whose keys and values are stored."""
 
     @property
     def write_slot(self) -> torch.Tensor: ...
+
+
+class AttentionMeta(AttendedRows, StoredTokens, Protocol):
+    """What attention reads of a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,8 @@ class CacheView(Protocol):
 class Block:
     """One decoder layer."""
 
-    graph_ability: ClassVar = GraphAbility(decode=True, prefill=False)
-    """Attention launches prefills with the lengths of the step's own rows."""
+    graph_ability: ClassVar = GraphAbility(decode=True, prefill=True)
+    """Attention is launched for a number of tokens and rows and a bound of their contexts."""
 
     def __init__(
         self,
@@ -130,7 +134,7 @@ class Block:
         """Leaves the tokens' queries in ``work``, their keys and values in ``view``, and the
         residual stream whole; ``apart`` says whether part of it lies in ``work.update``."""
         _project(self._qkv, self._attention_norm, work, apart, work.qkv)
-        self.store(positions, meta.write_slot, view, work)
+        self.store(positions, meta, view, work)
 
     @property
     def attention_norm(self) -> RMSNorm:
@@ -142,7 +146,7 @@ class Block:
         self._qkv(x, work.qkv)
 
     def store(
-        self, positions: torch.Tensor, write_slot: torch.Tensor, view: CacheView, work: LayerViews
+        self, positions: torch.Tensor, meta: StoredTokens, view: CacheView, work: LayerViews
     ) -> None:
         """Turns the projected q and k to their positions; keys and values go to the cache."""
         query_norm, key_norm = self._query_norm, self._key_norm
@@ -152,7 +156,7 @@ class Block:
             view.values,
             heads=self.layer.heads,
             positions=positions,
-            write_slot=write_slot,
+            write_slot=meta.write_slot,
             cos=self._rope.cos,
             sin=self._rope.sin,
             q_weight=None if query_norm is None else query_norm.weight,

@@ -16,7 +16,7 @@ from antiphon_nn.layers import DenseEmbedding, Embedding, RMSNorm
 from antiphon_nn.rotary import RotaryEmbedding
 
 from antiphon_llm.kvcache.row_map import RowMap
-from antiphon_llm.models.block import AttentionMeta, Block, CacheView, normed
+from antiphon_llm.models.block import AttentionMeta, Block, CacheView, StoredTokens, normed
 from antiphon_llm.models.loader import Loader
 from antiphon_llm.models.spec import DecoderSpec
 from antiphon_llm.models.workspace import LayerViews, Workspace
@@ -102,7 +102,7 @@ class HiddenHead(ABC):
         ids: torch.Tensor,
         features: torch.Tensor,
         positions: torch.Tensor,
-        write_slot: torch.Tensor,
+        meta: StoredTokens,
         view: CacheView,
     ) -> None:
         """Writes the keys and values of N tokens; nothing attends to compute them.
@@ -111,7 +111,7 @@ class HiddenHead(ABC):
         """
         work = self._work.views(ids.shape[0])
         self._enter(ids, features, work)
-        self._block.store(positions, write_slot, view, work)
+        self._block.store(positions, meta, view, work)
 
     def step(
         self,
@@ -126,7 +126,7 @@ class HiddenHead(ABC):
         go on with (B, width), valid until the next call."""
         work = self._work.views(ids.shape[0])
         self._enter(ids, features, work)
-        self._block.store(positions, meta.write_slot, view, work)
+        self._block.store(positions, meta, view, work)
         apart = self._block.feed_forward(work, self._block.attend(meta, view, work))
         normed(self._norm, work, apart)
         return self._leave(work, logits)

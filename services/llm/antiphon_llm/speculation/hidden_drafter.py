@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -47,6 +47,10 @@ def head_fields(head: HiddenHead, limits: DraftLimits) -> list[FieldSpec]:
         *head.kv_rows.named(PREFIX).fields(limits.entry_tokens, head.dtype, spare_units=spare),
         FieldSpec(FEATURES, 1, (head.width,), head.dtype),
     ]
+
+
+class _Stored(NamedTuple):
+    write_slot: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -269,7 +273,9 @@ class HiddenDrafter:
         slots = self._index(cells.slots)
         for start in range(0, len(cells.ids), self._head.tokens):
             part = slice(start, start + self._head.tokens)
-            self._head.store(ids[part], inputs[part], positions[part], slots[part], self._view)
+            self._head.store(
+                ids[part], inputs[part], positions[part], _Stored(slots[part]), self._view
+            )
         newest = features.index_select(0, self._index(cells.kept.values()))
         self._kept.index_copy_(0, self._index(cells.kept), newest)
 

@@ -17,7 +17,6 @@ from antiphon_llm.models.registry import build_model
 from antiphon_llm.speculation.build import load_drafting
 
 from .device import Device, open_device
-from .graphs import DecodeShape
 from .ledger import DeviceLedger
 from .probe import probe_tables, run_probe
 from .runner import DeviceRunner, RunnerOptions
@@ -85,13 +84,13 @@ def build(
         )
     with phase("record_graphs"):
         runner.record_graphs()
-        if config.graphs == "on" and runner.graphs.refused:
-            raise ValueError(_unrecorded(runner.graphs.refused))
+        if config.graphs == "on" and runner.graphs_refused:
+            raise ValueError(_unrecorded(runner.graphs_refused))
     _log.info(
         "device_memory",
         **{row.name: row.bytes for row in ledger.rows},
         kv=pool.bytes,
-        graphs_refused=len(runner.graphs.refused),
+        graphs_refused=len(runner.graphs_refused),
     )
     dtype = str(model.dtype).removeprefix("torch.")
     kernels = {
@@ -107,7 +106,7 @@ def build(
         kernels,
         fallbacks=lambda: {
             **unrecordable,
-            **{f"graph of {shape}: {why}": 1 for shape, why in runner.graphs.refused.items()},
+            **{f"graph of {shape}: {why}": 1 for shape, why in runner.graphs_refused.items()},
             **drafting.fallbacks(),
         },
         counters=lambda: {**runner.counters, **drafting.counters()},
@@ -121,7 +120,7 @@ def build(
 
 def _options(config: EngineConfig, model: Decoder) -> tuple[RunnerOptions, dict[str, int]]:
     """The runner's part of the configuration, with what is automatic resolved, and, as
-    fallbacks, the parts of the model for whose sake no decode step is recorded."""
+    fallbacks, the parts of the model for whose sake steps of a kind are not recorded."""
     ability, culprits = model.graph_ability()
     _log.info("graph_ability", decode=ability.decode, prefill=ability.prefill, culprits=culprits)
     if config.graphs == "on" and not ability.decode:
@@ -133,11 +132,16 @@ def _options(config: EngineConfig, model: Decoder) -> tuple[RunnerOptions, dict[
         overlap_depth=config.overlap_depth,
         upload_mode="packed" if config.upload_mode == "auto" else config.upload_mode,
         graphs=ability.decode and config.graphs != "off",
+        prefill_graphs=ability.prefill,
         graph_rows_max=config.graph_rows_max,
         draft_depth=config.draft_depth,
     )
-    kept_back = culprits["decode"] if config.graphs != "off" else []
-    return options, {f"graphs: {name} cannot be recorded": 1 for name in kept_back}
+    kept_back = {
+        f"{step} graphs: {name} cannot be recorded": 1
+        for step, names in culprits.items()
+        for name in names
+    }
+    return options, kept_back if config.graphs != "off" else {}
 
 
 def affordable_tokens(device: Device, *, step_tokens: int, activations: int) -> int | None:
@@ -152,8 +156,8 @@ def affordable_tokens(device: Device, *, step_tokens: int, activations: int) -> 
     return free * step_tokens // activations
 
 
-def _unrecorded(refused: dict[DecodeShape, str]) -> str:
-    reasons = "; ".join(f"{shape}: {reason}" for shape, reason in sorted(refused.items()))
+def _unrecorded(refused: dict[str, str]) -> str:
+    reasons = "; ".join(f"{step}: {reason}" for step, reason in refused.items())
     return f"graphs is 'on', but some could not be recorded ({reasons}); use auto or off"
 
 
@@ -185,7 +189,7 @@ def _measure(
     device.synchronize()
     _, peak = device.allocated()
     runner.record_graphs()
-    graphs = runner.graphs.pool_bytes
+    graphs = runner.graph_bytes
     runner.close()
     ledger = DeviceLedger(
         total=total,

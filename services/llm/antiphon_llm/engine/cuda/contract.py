@@ -63,6 +63,8 @@ class RunnerOptions:
     overlap_depth: int = 1
     upload_mode: str = "packed"
     graphs: bool = True
+    """Whether decode steps are recorded."""
+    prefill_graphs: bool = True
     graph_rows_max: int = 0
     """0 is max_rows."""
     draft_depth: int = 0

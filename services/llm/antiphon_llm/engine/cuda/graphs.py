@@ -4,15 +4,12 @@ pool, one stream."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from antiphon_core.logs import get_logger
 
-from .device import Device, Graph
-
-_log = get_logger(__name__)
+from .device import Device
+from .recordings import Recordings
 
 EACH_UP_TO = 8
 STEP_8_UP_TO = 128
@@ -24,10 +21,6 @@ NEAR_LIMIT = "near the context limit"
 SWITCHED_OFF = "off"
 UNEXPECTED = "unexpected"
 """A rung that nothing refused has no recording: a defect, so this count must stay 0."""
-
-
-class MovedTensor(RuntimeError):
-    """A tensor that a recording reads lies elsewhere now: replaying would read freed memory."""
 
 
 class DecodeShape(NamedTuple):
@@ -59,20 +52,13 @@ def ladder(largest: int) -> list[int]:
     return sorted({rung for rung in rungs if rung <= largest})
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    graph: Graph
-    addresses: dict[str, int]
-
-
 class DecodeGraphs:
     """Recorded decode steps by row count and width.
 
     Attributes:
         replays, pad_rows: steps that a graph ran, and the padding rows in them.
         eager: decode steps that took the Python path, by reason.
-        refused: rungs without a recording, and why; of the last :meth:`record`.
-        pool_bytes: device memory that recording took.
+        recordings: the graphs by shape.
 
     Args:
         widths: of the rows that are recorded; narrower rows are padded to the next one.
@@ -87,14 +73,11 @@ class DecodeGraphs:
         debug: bool,
         widths: Sequence[int] = (1,),
     ) -> None:
-        self._device = device
         self._rungs = ladder(rows_max) if enabled else []
         self._widths = sorted(set(widths))
         self._place: list[int] = _places(self._rungs)
-        self._debug = debug
-        self._recorded: dict[DecodeShape, _Recorded] = {}
-        self.refused: dict[DecodeShape, str] = {}
-        self.replays = self.pad_rows = self.pool_bytes = 0
+        self.recordings: Recordings[DecodeShape] = Recordings(device, debug=debug)
+        self.replays = self.pad_rows = 0
         self.eager: dict[str, int] = {}
 
     @property
@@ -109,31 +92,10 @@ class DecodeGraphs:
         work: Callable[[DecodeShape], Callable[[], None]],
         tensors: Callable[[DecodeShape], Mapping[str, torch.Tensor]],
     ) -> None:
-        """Records ``work(shape)`` for every rung, the largest first.
-
-        A rung that runs out of memory or is not supported stays eager. An aborted recording
-        ends the sweep, and its pool is not used again: what it holds is in doubt.
-        """
-        before, _ = self._device.free_and_total()
-        self.refused.clear()
+        """Records ``work(shape)`` for every rung, the largest first."""
         shapes = [DecodeShape(rows, width) for rows in self._rungs for width in self._widths]
         shapes.sort(key=lambda shape: (shape.tokens, shape.width), reverse=True)
-        for place, shape in enumerate(shapes):
-            addresses = {name: tensor.data_ptr() for name, tensor in tensors(shape).items()}
-            try:
-                graph = self._device.record(work(shape))
-            except (torch.OutOfMemoryError, NotImplementedError) as refusal:
-                self._refuse(shape, f"{type(refusal).__name__}: {refusal}")
-            except RuntimeError as aborted:
-                self._refuse(shape, f"aborted: {aborted}")
-                self._device.retire_pool()
-                for other in shapes[place + 1 :]:
-                    self.refused[other] = f"the sweep ended at {shape}"
-                break
-            else:
-                self._recorded[shape] = _Recorded(graph, addresses)
-        after, _ = self._device.free_and_total()
-        self.pool_bytes = max(0, before - after)
+        self.recordings.record(shapes, work, tensors)
 
     def route(self, rows: int, width: int = 1, *, room: int = 1) -> DecodeShape:
         """What a step of ``rows`` live rows of ``width`` tokens runs at: a rung, or just that.
@@ -143,7 +105,7 @@ class DecodeGraphs:
         if rows < len(self._place):
             for recorded in self._widths:
                 shape = DecodeShape(self._place[rows], recorded)
-                if width <= recorded <= max(room, width) and shape in self._recorded:
+                if width <= recorded <= max(room, width) and shape in self.recordings:
                     return shape
         return DecodeShape(rows, width)
 
@@ -155,27 +117,18 @@ class DecodeGraphs:
         tensors: Callable[[], Mapping[str, torch.Tensor]],
     ) -> None:
         """Runs a prepared step at the shape that ``route`` gave."""
-        recorded = self._recorded.get(shape)
-        if recorded is None:
+        if shape not in self.recordings:
             reason = self._eager_reason(shape)
             self.eager[reason] = self.eager.get(reason, 0) + 1
             work()
             return
-        if self._debug:
-            _check_addresses(recorded.addresses, tensors())
-        recorded.graph.replay()
+        self.recordings.replay(shape, tensors)
         self.replays += 1
         self.pad_rows += shape.rows - live
 
-    def recorded(self, rows: int, width: int = 1) -> Graph | None:
-        """The recording of exactly so many rows of so many tokens."""
-        found = self._recorded.get(DecodeShape(rows, width))
-        return None if found is None else found.graph
-
     def release(self) -> None:
         """Drops all recordings; decode steps are eager until they are recorded again."""
-        self._recorded.clear()
-        self._device.retire_pool()
+        self.recordings.release()
 
     def _eager_reason(self, shape: DecodeShape) -> str:
         if not self._rungs:
@@ -184,13 +137,10 @@ class DecodeGraphs:
             return ABOVE_LADDER
         wider = [width for width in self._widths if width >= shape.width]
         rungs = [DecodeShape(self._place[shape.rows], width) for width in wider]
-        if any(rung in self._recorded for rung in rungs):
+        if any(rung in self.recordings for rung in rungs):
             return NEAR_LIMIT
-        return NOT_RECORDED if any(rung in self.refused for rung in rungs) else UNEXPECTED
-
-    def _refuse(self, shape: DecodeShape, reason: str) -> None:
-        self.refused[shape] = reason
-        _log.warning("graph_not_recorded", rows=shape.rows, width=shape.width, reason=reason)
+        refused = any(rung in self.recordings.refused for rung in rungs)
+        return NOT_RECORDED if refused else UNEXPECTED
 
 
 def _places(rungs: list[int]) -> list[int]:
@@ -201,9 +151,3 @@ def _places(rungs: list[int]) -> list[int]:
     if places and rungs:
         places[0] = rungs[0]
     return places if rungs else []
-
-
-def _check_addresses(recorded: dict[str, int], tensors: Mapping[str, torch.Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if recorded.get(name) != tensor.data_ptr():
-            raise MovedTensor(f"{name} has moved since the decode step was recorded")

@@ -68,18 +68,19 @@ class PrefillSteps:
             device,
             tokens_max=options.step_tokens,
             context_limit=tables.width * tables.entry_tokens,
-            enabled=options.graphs,
+            enabled=options.graphs and options.prefill_graphs,
             debug=options.debug,
         )
         self._widest = min(options.step_tokens, LADDER[-1])
         self._recorded_states: dict[PrefillKey, torch.Tensor] = {}
 
-    def prepare(self, rows: Sequence[PlannedRow]) -> PreparedPrefill:
-        """Chooses how the rows run and stages their metadata."""
+    def prepare(self, rows: Sequence[PlannedRow], *, observed: bool = False) -> PreparedPrefill:
+        """Chooses how the rows run and stages their metadata; ``observed`` says that a drafter
+        reads the hidden states of all tokens."""
         tokens = sum(row.shape.tokens for row in rows)
         read = any(row.request.reads_prompt for row in rows)
         longest = max(row.end for row in rows)
-        key = self.graphs.route(len(rows), tokens, longest, read=read)
+        key = self.graphs.route(len(rows), tokens, longest, read=read or observed)
         batch = self._path.prepare(rows, uploads=self._uploads, key=key)
         samples = sum(row.shape.samples for row in rows)
         return PreparedPrefill(rows, batch, tokens, samples, read, key)
@@ -103,10 +104,13 @@ class PrefillSteps:
         outputs.enqueue(prepared.rows, hidden, self._model, readback)
         return hidden.index_select(0, prepared.batch.sample_index)
 
-    def record(self) -> None:
-        """Records the ladder on placeholder rows: no query, all tokens padding."""
+    def stage_placeholders(self) -> None:
+        """Uploads the metadata of a step without a row: all tokens are padding."""
         self._path.prepare((), uploads=self._uploads, key=PrefillKey(self._widest, 0))
         self._uploads.publish()
+
+    def record(self) -> None:
+        """Records the ladder on the placeholders."""
         self.graphs.record(self._recorded_work, self._read_by)
 
     def release(self) -> None:

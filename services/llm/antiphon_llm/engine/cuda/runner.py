@@ -1,4 +1,4 @@
-"""Runs steps on a device: one graph launch for the decode rows, eager prefill after it.
+"""Runs steps on a device: one graph launch for the decode rows, and the prefill rows after it.
 
 The last token drawn for each row of the block tables stays on the device, so that a step can
 be launched before the host has read the tokens of the one before. A step with drafts is read
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from antiphon_llm.engine.batch import StepBatch
 from antiphon_llm.engine.plan import PlannedRow, StepPlan
 from antiphon_llm.engine.runner import LayerCache, StepResult
 from antiphon_llm.engine.uploads import StepUploads
@@ -25,7 +24,8 @@ from .device import Device
 from .draws import DrawnStep, StepDraws
 from .graphs import DecodeGraphs, DecodeShape
 from .observation import Observation
-from .prefill_path import PrefillPath
+from .prefill_graphs import PrefillGraphs
+from .prefill_steps import PrefillSteps, PreparedPrefill
 from .prompt_outputs import PromptOutputs
 from .readback import Readback
 from .sleep import SleepingMemory
@@ -79,6 +79,7 @@ class DeviceRunner:
         self.options = options
         self._asleep: SleepingMemory | None = None
         self._drafter = drafter
+        self._observed = drafter is not None and (drafter.wants_hidden or bool(drafter.tap_layers))
         on = device.device
         self._draws = StepDraws(
             device, rows=rows, width=width, vocabulary=model.vocab_size, slots=slots
@@ -86,9 +87,6 @@ class DeviceRunner:
         self._sample_row = torch.full((rows,), rows, dtype=torch.int64, device=on)
         self._tables = DeviceTables(tables, on, step_tokens=options.step_tokens)
         self._decode = DecodePath(tables, self._tables, device=on, max_width=width)
-        self._prefill = PrefillPath(
-            tables, self._tables, step_tokens=options.step_tokens, device=on
-        )
         self._uploads = StepUploads(device, slots=slots, mode=options.upload_mode)
         self._decode_uploads = self._uploads.group(
             "decode",
@@ -99,7 +97,9 @@ class DeviceRunner:
                 **self._draws.targets,
             },
         )
-        self._prefill_uploads = self._uploads.group("prefill", self._prefill.targets)
+        self._prefill = PrefillSteps(
+            device, model, views, tables, self._tables, self._uploads, options
+        )
         self._table_uploads = self._uploads.group("tables", self._tables.whole_targets)
         self._readbacks = [Readback(device, _READBACK_BYTES) for _ in range(slots)]
         self.graphs = DecodeGraphs(
@@ -111,11 +111,28 @@ class DeviceRunner:
         )
 
     @property
+    def prefill_graphs(self) -> PrefillGraphs:
+        """The recorded prefill steps and what ran of them."""
+        return self._prefill.graphs
+
+    @property
+    def graphs_refused(self) -> dict[str, str]:
+        """Steps without a recording that should have one, and why."""
+        recordings = (self.graphs.recordings, self.prefill_graphs.recordings)
+        return {str(key): why for sweep in recordings for key, why in sweep.refused.items()}
+
+    @property
+    def graph_bytes(self) -> int:
+        """Device memory that recording took."""
+        return self.graphs.recordings.pool_bytes + self.prefill_graphs.recordings.pool_bytes
+
+    @property
     def counters(self) -> dict[str, int]:
         """What the optional paths did, by outcome."""
         grown = sum(readback.grown for readback in self._readbacks)
         return {
             **self.graphs.counters,
+            **self.prefill_graphs.counters,
             **self._tables.counters,
             **self._draws.counters,
             "readback: grown": grown,
@@ -123,19 +140,20 @@ class DeviceRunner:
 
     @torch.inference_mode()
     def record_graphs(self) -> None:
-        """Records the ladder on placeholder rows: all padding, over the null entry."""
+        """Records the ladders on placeholder rows: all padding, over the null entry."""
         self._draws.sampler.warm()
         self._uploads.open()
         widest = DecodeShape(self.options.max_rows, 1 + self.options.draft_depth)
         self._decode.prepare((), shape=widest, uploads=self._decode_uploads)
         self._decode_uploads.publish()
-        self._prefill_uploads.publish()
+        self._prefill.stage_placeholders()
         self._uploads.seal()
         self._device.synchronize()
         self.graphs.record(
             lambda shape: self._decode_work(self._decode.views(shape)),
             lambda shape: self._recorded_tensors(self._decode.views(shape)),
         )
+        self._prefill.record()
         self._device.synchronize()
 
     @torch.inference_mode()
@@ -178,6 +196,7 @@ class DeviceRunner:
         """See Runner."""
         self._device.synchronize()
         self.graphs.release()
+        self._prefill.release()
 
     def sleep(self) -> int:
         """Gives weights and KV pool back to the device; the bytes. No step may be in flight.
@@ -218,7 +237,7 @@ class DeviceRunner:
                 sampling, widths, slot=slot, uploads=self._decode_uploads
             )
             flight.drawn.redraw = bool(prefilling)
-        meta, batch = self._publish(decoding, prefilling, sampling, shape)
+        meta, prefill = self._publish(decoding, prefilling, sampling, shape)
         if meta is not None:
             self.graphs.run(
                 shape,
@@ -230,8 +249,8 @@ class DeviceRunner:
                 flight.observation.note_decode(
                     self._model, shape, len(decoding), 1 + plan.draft_depth
                 )
-        if batch is not None:
-            self._run_prefill(batch, prefilling, len(decoding) * shape.width, flight)
+        if prefill is not None:
+            self._run_prefill(prefill, len(decoding) * shape.width, flight)
         if flight.drawn is None:
             readback.seal()
         elif not flight.drawn.waits:
@@ -266,7 +285,7 @@ class DeviceRunner:
         prefilling: Sequence[PlannedRow],
         sampling: Sequence[PlannedRow],
         shape: DecodeShape,
-    ) -> tuple[DecodeMeta | None, StepBatch | None]:
+    ) -> tuple[DecodeMeta | None, PreparedPrefill | None]:
         """Stages and enqueues the step's metadata."""
         uploads = self._decode_uploads
         self._tables.prepare(
@@ -274,18 +293,18 @@ class DeviceRunner:
             uploads=uploads,
             whole_uploads=self._table_uploads,
         )
-        meta = batch = None
+        meta = prefill = None
         if decoding:
             meta = self._decode.prepare(decoding, shape=shape, uploads=uploads)
         if prefilling:
-            batch = self._prefill.prepare(prefilling, uploads=self._prefill_uploads)
+            prefill = self._prefill.prepare(prefilling, observed=self._observed)
             owners = [row.request.row for row in sampling]
             uploads.take("sample_row", len(owners))[:] = owners
         uploads.publish()
-        self._prefill_uploads.publish()
+        self._prefill.publish()
         self._table_uploads.publish()
         self._tables.publish()
-        return meta, batch
+        return meta, prefill
 
     def _decode_work(self, meta: DecodeMeta) -> Callable[[], None]:
         """A decode step from prepared metadata to the last-token table, without the host."""
@@ -322,30 +341,10 @@ class DeviceRunner:
             "outcome": self._draws.sampler.outcome,
         }
 
-    def _run_prefill(
-        self,
-        batch: StepBatch,
-        rows: Sequence[PlannedRow],
-        place: int,
-        flight: DeviceFlight,
-    ) -> None:
+    def _run_prefill(self, prefill: PreparedPrefill, place: int, flight: DeviceFlight) -> None:
         """The prefill rows' forward; logits of those that complete stand from ``place`` on."""
-        self._prefill.gather(batch)
-        sampled = batch.sample_index.shape[0]
-        tokens = batch.input_ids.shape[0]
-        read = any(row.request.reads_prompt for row in rows)
-        pruned = not read and self._model.prunes(tokens, sampled)
-        hidden = self._model.forward(
-            batch.input_ids,
-            batch.positions,
-            batch,
-            self._views,
-            wanted=self._prefill.wanted(batch) if pruned else None,
-        )
+        hidden = self._prefill.run(prefill, flight.prompt, flight.readback)
         if flight.observation is not None:
-            flight.observation.note_prompts(self._model, tokens)
-        if not pruned:
-            flight.prompt.enqueue(rows, hidden, self._model, flight.readback)
-            hidden = hidden.index_select(0, batch.sample_index)
-        if sampled:
-            self._model.head(hidden, self._draws.logits[place : place + sampled])
+            flight.observation.note_prompts(self._model, prefill.tokens)
+        if prefill.samples:
+            self._model.head(hidden, self._draws.logits[place : place + prefill.samples])
