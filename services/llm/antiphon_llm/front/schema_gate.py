@@ -190,6 +190,7 @@ class _Gate:
 
     def _target(self, reference: str, pointer: str) -> str:
         """The pointer that a reference stands for; it leads to a schema of this document."""
+        self._find(pointer)
         if reference != "#" and not reference.startswith("#/"):
             anchored = _anchors(self._root).get(reference.removeprefix("#"))
             if not reference.startswith("#") or anchored is None:
@@ -211,7 +212,7 @@ class _Gate:
             else:
                 return None
             if isinstance(place, dict) and "$id" in place:
-                raise Inseparable("it leads into a schema with an $id of its own")
+                raise Inseparable("schemas with an $id of their own are not looked into")
         return place
 
 
