@@ -217,16 +217,20 @@ async def test_a_keyword_that_cannot_be_enforced_is_blamed_at_its_place(
     bench: GatewayBench,
 ) -> None:
     error = InvalidArgument(
-        "constraint.json_schema.properties.a.format: keyword format is not enforced",
-        reason="INVALID_SCHEMA",
-        field="constraint.json_schema.properties.a.format",
+        "constraint.json_schema: /anyOf/0/format: format cannot be enforced",
+        reason="UNSUPPORTED_OPTION",
+        field="constraint.json_schema",
+        metadata={"pointer": "/anyOf/0/format", "keyword": "format"},
     )
     bench.fakes.llm.script = LlmScript(fail_before=error)
     response = await bench.chat(response_format=SCHEMA, stream=True)
     assert response.status_code == 400
-    found = response.json()["error"]
-    assert found["code"] == "invalid_schema"
-    assert found["param"] == "response_format.json_schema.schema.properties.a.format"
+    assert response.json()["error"] == {
+        "message": "response_format.json_schema.schema: /anyOf/0/format: format cannot be enforced",
+        "type": "invalid_request_error",
+        "param": "response_format.json_schema.schema.anyOf[0].format",
+        "code": "unsupported_parameter",
+    }
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from antiphon_core.errors import AntiphonError, Internal
 
-from antiphon_gateway.openai.params import request_param
+from antiphon_gateway.openai.params import pointer_path, request_param
 
 INVALID_REQUEST = "invalid_request_error"
 AUTHENTICATION = "authentication_error"
@@ -125,8 +125,13 @@ def error_object(error: AntiphonError, route: str = "") -> ErrorObject:
         route: path template of the request's route, which names some fields.
     """
     row = row_of(error)
-    param = request_param(error.field, route) or None
-    return ErrorObject(error.message, row.type, param, row.code)
+    field, message = error.field, error.message
+    param = request_param(field, route)
+    if field and message.startswith(field):
+        message = param + message.removeprefix(field)
+    if param:
+        param += pointer_path(error.metadata.get("pointer", ""))
+    return ErrorObject(message, row.type, param or None, row.code)
 
 
 def error_body(error: AntiphonError, route: str = "") -> bytes:

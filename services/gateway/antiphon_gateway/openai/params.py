@@ -54,6 +54,12 @@ _TEXT_PARAMS = {"/v1/audio/speech": "input"}
 _UPLOAD_ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations")
 
 
+def pointer_path(pointer: str) -> str:
+    """A JSON pointer as the end of a field path: ``/anyOf/0/pattern`` is ``.anyOf[0].pattern``."""
+    steps = (step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+    return "".join(f"[{step}]" if step.isdecimal() else f".{step}" for step in steps)
+
+
 def request_param(field: str, route: str) -> str:
     """The request's name of a field.
 
