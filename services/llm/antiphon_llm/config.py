@@ -8,6 +8,7 @@ from typing import Literal, Self
 from antiphon_core.config import Settings, setting
 from pydantic import model_validator
 
+from antiphon_llm.front.parsing.registry import CALL_FORMATS, REASONING_FORMATS
 from antiphon_llm.messages import EngineConfig
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -27,6 +28,12 @@ class LlmSettings(Settings):
     )
     chat_template: str = setting(
         "", doc="file with a Jinja chat template, or gemma or chatml; empty takes the model's own"
+    )
+    tool_parser: str = setting(
+        "", doc="format of the model's tool calls; empty takes what the chat template tells"
+    )
+    reasoning_parser: str = setting(
+        "", doc="format of its reasoning, or none; empty takes what the chat template tells"
     )
     bind: str = setting("127.0.0.1:8082", doc="host:port or unix:path that serves gRPC")
     cache_dir: Path = setting(
@@ -103,6 +110,14 @@ class LlmSettings(Settings):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         """What configuration alone can refute is refused here, before any model is touched."""
+        for name, allowed in (
+            ("tool_parser", sorted(CALL_FORMATS)),
+            ("reasoning_parser", [*sorted(REASONING_FORMATS), "none"]),
+        ):
+            if getattr(self, name) not in ("", *allowed):
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, allowed are {', '.join(allowed)}"
+                )
         if not 0.0 < self.memory_share <= 1.0:
             raise ValueError(f"memory_share is {self.memory_share:g}, allowed is above 0 to 1")
         if self.prefill_chunk and self.prefill_chunk > self.resolved("step_tokens"):

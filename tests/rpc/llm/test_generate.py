@@ -248,11 +248,11 @@ async def test_the_deadline_is_the_earlier_one(llm: LlmBench) -> None:
         (
             generate_pb2.GenerateRequest(
                 chat=generate_pb2.ChatInput(
-                    messages=[chat_pb2.ChatMessage(role=2)], tools=[chat_pb2.Tool(name="f")]
+                    messages=[chat_pb2.ChatMessage(role=2)], tools=[chat_pb2.Tool(name="f g")]
                 )
             ),
-            "UNSUPPORTED_OPTION",
-            "chat.tools",
+            "INVALID_VALUE",
+            "chat.tools[0].name",
         ),
         (
             generate_pb2.GenerateRequest(

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from antiphon_llm.front.parsing.base import ToolSpec
+from antiphon_llm.front.schema_gate import gate_schema
 
 TOOLS = {
-    tool.name: tool
-    for tool in (
-        ToolSpec(
+    name: ToolSpec(name, schema, gate_schema(schema, strict=True).schema)
+    for name, schema in (
+        (
             "get_weather",
             {
                 "type": "object",
@@ -26,7 +27,7 @@ TOOLS = {
                 "additionalProperties": False,
             },
         ),
-        ToolSpec(
+        (
             "search",
             {
                 "type": "object",
@@ -36,13 +37,14 @@ TOOLS = {
                     "filter": {
                         "type": "object",
                         "properties": {"exact": {"type": "boolean"}, "limit": {"type": "number"}},
+                        "additionalProperties": False,
                     },
                 },
                 "required": ["query", "tags"],
                 "additionalProperties": False,
             },
         ),
-        ToolSpec("now", {"type": "object", "properties": {}, "additionalProperties": False}),
+        ("now", {"type": "object", "properties": {}, "additionalProperties": False}),
     )
 }
 

@@ -16,9 +16,9 @@ from antiphon_llm.front.requests import (
     OutputOptions,
     SamplingOptions,
     StopOptions,
-    ToolOptions,
 )
 from antiphon_llm.front.sampling_rules import resolve_sampling
+from antiphon_llm.front.tools import Tool, ToolOptions
 
 GOOD = GenerationRequest(input="hello")
 VOCABULARY = 100
@@ -172,9 +172,9 @@ def test_chat_messages() -> None:
     assert refused(chat(Message("tool", ("x",)))).field == "chat.messages[0].tool_call_id"
     assert refused(chat(Message("user", ("x",), name="n" * 65))).field == "chat.messages[0].name"
     user = Message("user", ("x",))
-    assert refused(chat(user, thinking_budget=5)).field == "chat.thinking_budget"
-    assert refused(chat(user, tools=ToolOptions(1, "auto"))).field == "chat.tools"
-    validation.check_request(chat(user, tools=ToolOptions(1, "none")), vocabulary_size=9)
+    assert refused(chat(user, thinking_budget=-1)).field == "chat.thinking_budget"
+    unnamed = ToolOptions([Tool("")], "auto")
+    assert refused(chat(user, tools=unnamed)).field == "chat.tools[0].name"
     continued = Conversation([user], continue_final_message=True)
     request = replace(GOOD, input=ChatInput(continued))
     assert refused(request).field == "chat.continue_final_message"

@@ -9,7 +9,8 @@ from antiphon.llm.v1 import chat_pb2, generate_pb2
 from antiphon_core.errors import InvalidArgument
 
 from antiphon_llm.front.conversation import Conversation, Message, ToolCall
-from antiphon_llm.front.requests import ChatInput, ToolOptions
+from antiphon_llm.front.requests import ChatInput
+from antiphon_llm.front.tools import Tool, ToolOptions
 
 from .common import optional
 
@@ -36,7 +37,6 @@ def chat_input(message: generate_pb2.ChatInput) -> ChatInput:
     Raises:
         InvalidArgument: media parts, or malformed JSON.
     """
-    choice = _CHOICES.get(message.tool_choice.mode, "auto" if message.tools else "none")
     return ChatInput(
         conversation=Conversation(
             messages=[_message(place, item) for place, item in enumerate(message.messages)],
@@ -44,8 +44,22 @@ def chat_input(message: generate_pb2.ChatInput) -> ChatInput:
             continue_final_message=message.continue_final_message,
             reasoning_effort=message.reasoning_effort,
         ),
-        tools=ToolOptions(count=len(message.tools), choice=choice),
+        tools=_tools(message),
         thinking_budget=optional(message, "thinking_budget"),
+    )
+
+
+def _tools(message: generate_pb2.ChatInput) -> ToolOptions:
+    choice = message.tool_choice
+    return ToolOptions(
+        tools=[
+            Tool(tool.name, tool.description, tool.parameters_json, tool.strict)
+            for tool in message.tools
+        ],
+        mode=_CHOICES.get(choice.mode, "auto" if message.tools else "none"),
+        name=choice.name,
+        allowed=list(choice.allowed),
+        single_call=choice.single_call,
     )
 
 

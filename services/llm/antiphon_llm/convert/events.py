@@ -22,6 +22,7 @@ from .sampling import effective_settings
 
 _REASONS = {
     "stop": generate_pb2.FINISH_REASON_STOP,
+    "tool_calls": generate_pb2.FINISH_REASON_TOOL_CALLS,
     "length": generate_pb2.FINISH_REASON_LENGTH,
     "context": generate_pb2.FINISH_REASON_CONTEXT,
     "cancelled": generate_pb2.FINISH_REASON_CANCELLED,
@@ -51,6 +52,7 @@ def _accepted(event: Accepted) -> generate_pb2.GenerateAccepted:
         model=event.model,
         fingerprint=event.fingerprint,
         prompt_tokens=event.prompt_tokens,
+        notes=event.notes,
         prompt_logprobs=_logprobs(event.prompt_logprobs),
     )
 
@@ -63,6 +65,12 @@ def _delta_response(event: Delta) -> generate_pb2.GenerateResponse:
     delta.choice = event.choice
     delta.text = event.text
     delta.token_count = event.token_count
+    if event.reasoning:
+        delta.reasoning = event.reasoning
+    for piece in event.tool_calls:
+        delta.tool_calls.add(
+            index=piece.index, id=piece.id, name=piece.name, arguments=piece.arguments
+        )
     if event.token_ids:
         delta.token_ids.extend(event.token_ids)
     if event.logprobs:

@@ -1,11 +1,16 @@
-"""One choice of a request: its tokens become text, up to its stop string."""
+"""One choice of a request: its tokens become text, reasoning and calls, up to its stop string."""
 
 from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
 
 from antiphon_core.errors import Internal
 
 from antiphon_llm.front.detokenizer import Detokenizer
-from antiphon_llm.front.events import Delta, TokenAlternative, TokenLogprob
+from antiphon_llm.front.events import Delta, TokenAlternative, TokenLogprob, ToolCallPiece
+from antiphon_llm.front.output import PLAIN, OutputPlan
+from antiphon_llm.front.parsing.pieces import Arguments, CallOpened, Content, Piece, Thought
 from antiphon_llm.front.requests import OutputOptions, StopOptions
 from antiphon_llm.front.stops import StopScanner
 from antiphon_llm.front.tokenizer import Tokenizer
@@ -20,14 +25,18 @@ class Choice:
     """
 
     __slots__ = (
+        "_calls",
+        "_calls_begun",
         "_count",
         "_detokenizer",
         "_ids",
         "_logprobs",
+        "_parser",
         "_reasoning",
         "_reasoning_ids",
         "_stops",
         "_text",
+        "_thoughts",
         "_tokenizer",
         "_wants_ids",
         "_wants_logprobs",
@@ -44,6 +53,7 @@ class Choice:
         stop: StopOptions,
         output: OutputOptions,
         reasoning: Reasoning | None = None,
+        plan: OutputPlan = PLAIN,
     ) -> None:
         self.index = index
         self.output_tokens = 0
@@ -51,13 +61,17 @@ class Choice:
         """Why it ended; empty while it runs."""
         self.stop_token_id = -1
         self._tokenizer = tokenizer
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, shown=plan.shown)
         self._stops = StopScanner(stop.strings, include_stop=stop.include_stop)
         self._reasoning = reasoning
         self._reasoning_ids: list[int] = []
         self._wants_ids = output.token_ids
         self._wants_logprobs = output.logprobs is not None
+        self._parser = plan.parser()
         self._text: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[ToolCallPiece] = []
+        self._calls_begun = 0
         self._count = 0
         self._ids: list[int] = []
         self._logprobs: list[TokenLogprob] = []
@@ -85,7 +99,7 @@ class Choice:
             self._logprobs.append(token_logprob(self._tokenizer, token_id, logprob, top))
         text = self._stops.push(self._detokenizer.push(token_id))
         if text:
-            self._text.append(text)
+            self._show(text)
         return self._stops.matched is not None
 
     def reasoning_tokens(self) -> int:
@@ -108,16 +122,58 @@ class Choice:
             return
         tail = self._stops.push(self._detokenizer.finish()) + self._stops.finish()
         if tail:
-            self._text.append(tail)
+            self._show(tail)
         self.reason = "stop" if self._stops.matched is not None else reason
+        if self._parser is not None:
+            self._sort(self._parser.finish())
+            if self._parser.calls and self.reason == "stop":
+                self.reason = "tool_calls"
 
     def take(self) -> Delta | None:
         """What came since the last call; without new text only at the end."""
-        if not self._text and not (self.reason and self._count):
+        found = self._text or self._thoughts or self._calls
+        if not found and not (self.reason and self._count):
             return None
-        delta = Delta(self.index, "".join(self._text), self._count, self._ids, self._logprobs)
+        delta = Delta(
+            self.index,
+            "".join(self._text),
+            self._count,
+            self._ids,
+            self._logprobs,
+            "".join(self._thoughts),
+            self._calls,
+        )
         self._text, self._count, self._ids, self._logprobs = [], 0, [], []
+        self._thoughts, self._calls = [], []
         return delta
+
+    def _show(self, text: str) -> None:
+        if self._parser is None:
+            self._text.append(text)
+        else:
+            self._sort(self._parser.push(text))
+
+    def _sort(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            if isinstance(piece, Content):
+                self._text.append(piece.text)
+            elif isinstance(piece, Thought):
+                self._thoughts.append(piece.text)
+            elif isinstance(piece, CallOpened):
+                self._calls_begun += 1
+                self._calls.append(ToolCallPiece(self._calls_begun - 1, _call_id(), piece.name))
+            elif isinstance(piece, Arguments):
+                self._add_arguments(piece.text)
+
+    def _add_arguments(self, text: str) -> None:
+        if self._calls:
+            self._calls[-1].arguments += text
+        else:
+            self._calls.append(ToolCallPiece(self._calls_begun - 1, arguments=text))
+
+
+def _call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
 
 
 def token_logprob(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,62 +40,85 @@ class Conversation:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     continue_final_message: bool = False
     reasoning_effort: str = ""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """Offered to the model, in the form that templates expect."""
+
+
+@dataclass(frozen=True)
+class MessageForm:
+    """What a template takes, as far as templates differ."""
+
+    part_lists: bool = False
+    """Content as a list of parts instead of one text."""
+    developer_role: bool = False
+    """It knows this role; else it becomes system."""
+    argument_text: bool = False
+    """Arguments of earlier calls as JSON text instead of an object."""
+    short_call_ids: bool = False
+    """Ids of calls must have nine letters and digits."""
+
+    def call_id(self, identifier: str) -> str:
+        """A call's id as the template takes it; equal for equal ids."""
+        if not self.short_call_ids:
+            return identifier
+        return hashlib.sha256(identifier.encode()).hexdigest()[:9]
 
 
 def template_messages(
     conversation: Conversation,
     *,
     guard: Callable[[str], str],
-    part_lists: bool,
-    developer_role: bool,
+    form: MessageForm,
 ) -> list[dict[str, Any]]:
     """The messages in the form that the templates of the field expect.
 
     Args:
         conversation: validated.
         guard: applied to every text that a person or model wrote.
-        part_lists: content as a list of parts instead of one text.
-        developer_role: whether the template knows this role; else it becomes system.
+        form: what this template takes.
     """
+    names = {call.id: call.name for message in conversation.messages for call in message.tool_calls}
     return [
-        _template_message(message, guard, part_lists, developer_role)
+        _template_message(message, guard, form, names.get(message.tool_call_id, ""))
         for message in conversation.messages
     ]
 
 
 def _template_message(
-    message: Message, guard: Callable[[str], str], part_lists: bool, developer_role: bool
+    message: Message, guard: Callable[[str], str], form: MessageForm, called: str
 ) -> dict[str, Any]:
     role = message.role
-    if role == "developer" and not developer_role:
+    if role == "developer" and not form.developer_role:
         role = "system"
     content: str | list[dict[str, str]] = guard("".join(message.texts))
-    if part_lists:
+    if form.part_lists:
         content = [{"type": "text", "text": guard(text)} for text in message.texts]
     shown: dict[str, Any] = {"role": role, "content": content}
-    if message.name:
-        shown["name"] = guard(message.name)
+    if message.name or called:
+        shown["name"] = guard(message.name or called)
     if message.tool_call_id:
-        shown["tool_call_id"] = guard(message.tool_call_id)
+        shown["tool_call_id"] = guard(form.call_id(message.tool_call_id))
     if message.reasoning:
         shown["reasoning_content"] = guard(message.reasoning)
     if message.tool_calls:
-        shown["tool_calls"] = [_template_call(call, guard) for call in message.tool_calls]
+        shown["tool_calls"] = [_template_call(call, guard, form) for call in message.tool_calls]
     return shown
 
 
-def _template_call(call: ToolCall, guard: Callable[[str], str]) -> dict[str, Any]:
+def _template_call(
+    call: ToolCall, guard: Callable[[str], str], form: MessageForm
+) -> dict[str, Any]:
+    arguments = guard_values(call_arguments(call.arguments_json), guard)
+    if form.argument_text:
+        arguments = json.dumps(arguments, ensure_ascii=False)
     return {
-        "id": guard(call.id),
+        "id": guard(form.call_id(call.id)),
         "type": "function",
-        "function": {
-            "name": guard(call.name),
-            "arguments": guard_values(_arguments(call.arguments_json), guard),
-        },
+        "function": {"name": guard(call.name), "arguments": arguments},
     }
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def call_arguments(text: str) -> dict[str, Any]:
     """The arguments of an earlier call; what is no JSON object renders as no arguments."""
     try:
         arguments = json.loads(text or "{}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from antiphon_llm.front.tokenizer import Tokenizer
 
@@ -15,15 +15,22 @@ class Detokenizer:
 
     Args:
         tokenizer: whose ids come.
+        shown: control tokens that are text here, for a parser to read.
         from_start: the ids begin a text, so that a SentencePiece model's first space goes; False
             for output that continues a prompt.
     """
 
     __slots__ = ("_decode", "_hidden", "_strip", "_token_bytes")
 
-    def __init__(self, tokenizer: Tokenizer, *, from_start: bool = False) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        shown: Set[int] = frozenset(),
+        from_start: bool = False,
+    ) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._hidden = tokenizer.control_ids
+        self._hidden = tokenizer.control_ids - shown if shown else tokenizer.control_ids
         self._token_bytes = tokenizer.token_bytes
         self._strip = from_start and tokenizer.strips_first_space
 

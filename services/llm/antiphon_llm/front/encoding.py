@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from antiphon_core.errors import InvalidArgument
 
 from antiphon_llm.front.conversation import Conversation
 from antiphon_llm.front.model import TextModel
+from antiphon_llm.front.parsing.reasoning import Opening
 from antiphon_llm.front.requests import ChatInput, PromptInput
+from antiphon_llm.front.tools import template_tools
 
 INLINE_CHARACTERS = 4000
 """Shorter inputs are rendered and tokenised on the event loop: a thread hop costs more."""
@@ -26,6 +28,8 @@ class EncodedPrompt:
 
     ids: list[int]
     rendered: str = ""
+    opening: Opening = "closed"
+    """Where the output begins: inside a reasoning trace, behind it, or perhaps before it."""
 
 
 class PromptEncoder:
@@ -54,7 +58,8 @@ class PromptEncoder:
         if isinstance(prompt, ChatInput):
             conversation = prompt.conversation
             size = sum(len(text) for message in conversation.messages for text in message.texts)
-            return await self._compute(lambda: self._encode_chat(conversation), size)
+            size += sum(len(tool.parameters_json) for tool in prompt.tools.offered)
+            return await self._compute(lambda: self._encode_chat(prompt), size)
         if isinstance(prompt, str):
             return await self._compute(
                 lambda: EncodedPrompt(
@@ -64,7 +69,8 @@ class PromptEncoder:
             )
         return EncodedPrompt(list(prompt))
 
-    def _encode_chat(self, conversation: Conversation) -> EncodedPrompt:
+    def _encode_chat(self, chat: ChatInput) -> EncodedPrompt:
+        conversation = replace(chat.conversation, tools=template_tools(chat.tools))
         template, tokenizer = self._text.template, self._text.tokenizer
         if template is None:
             raise InvalidArgument(
@@ -74,7 +80,17 @@ class PromptEncoder:
                 field="chat",
             )
         rendered = template.render(conversation)
-        return EncodedPrompt(tokenizer.encode_guarded(rendered), tokenizer.unguard(rendered))
+        return EncodedPrompt(
+            tokenizer.encode_guarded(rendered),
+            tokenizer.unguard(rendered),
+            self._opening(rendered, conversation),
+        )
+
+    def _opening(self, rendered: str, conversation: Conversation) -> Opening:
+        form = self._text.format.reasoning
+        if form is None or conversation.continue_final_message:
+            return "closed"
+        return form.opening(rendered)
 
     async def _compute(self, work: Callable[[], Result], size: int) -> Result:
         if size <= INLINE_CHARACTERS:

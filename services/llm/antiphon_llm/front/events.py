@@ -40,8 +40,21 @@ class Accepted:
     model: str
     fingerprint: str
     prompt_tokens: int
+    notes: Sequence[str] = ()
+    """What was accepted but weakened."""
     prompt_logprobs: Sequence[TokenLogprob] = ()
     """One item per prompt token; the first has no alternatives and the log-probability 0."""
+
+
+@dataclass(slots=True)
+class ToolCallPiece:
+    """A piece of a tool call; the first has id and name."""
+
+    index: int
+    """Of the call within its choice."""
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
 
 
 @dataclass(slots=True)
@@ -53,11 +66,18 @@ class Delta:
     token_count: int
     token_ids: Sequence[int] = ()
     logprobs: Sequence[TokenLogprob] = ()
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCallPiece] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether it has nothing but text."""
+        return not (self.token_ids or self.logprobs or self.reasoning or self.tool_calls)
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
-    """The end of one choice: stop, length, context, cancelled or error."""
+    """The end of one choice: stop, tool_calls, length, context, cancelled or error."""
 
     choice: int
     reason: str

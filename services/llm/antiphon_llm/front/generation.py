@@ -18,6 +18,7 @@ from antiphon_core.errors import AntiphonError, Cancelled, Internal
 from antiphon_llm.front.choice import Choice, prompt_token_logprobs
 from antiphon_llm.front.engine_errors import deadline_error, error_of
 from antiphon_llm.front.events import Accepted, ChoiceFinished, Completed, Event, Timings, Usage
+from antiphon_llm.front.output import PLAIN, OutputPlan
 from antiphon_llm.front.requests import GenerationRequest, RequestScope
 from antiphon_llm.front.tokenizer import Tokenizer
 from antiphon_llm.messages import Finish, Sampling, TopLogprobs
@@ -33,6 +34,8 @@ class Prepared:
     fingerprint: str
     prompt_ids: list[int]
     sampling: Sampling
+    output: OutputPlan = PLAIN
+    notes: Sequence[str] = ()
 
 
 class SequenceHost(Protocol):
@@ -70,7 +73,14 @@ class Generation:
         request = prepared.request
         self.prepared = prepared
         self.choices = [
-            Choice(index, tokenizer, request.stop, request.output, prepared.sampling.reasoning)
+            Choice(
+                index,
+                tokenizer,
+                request.stop,
+                request.output,
+                prepared.sampling.reasoning,
+                prepared.output,
+            )
             for index in range(request.choice_count)
         ]
         self.usage = Usage(prompt_tokens=len(prepared.prompt_ids))
@@ -283,6 +293,7 @@ class Generation:
             model=prepared.model,
             fingerprint=prepared.fingerprint,
             prompt_tokens=len(prepared.prompt_ids),
+            notes=prepared.notes,
             prompt_logprobs=()
             if scores is None
             else prompt_token_logprobs(self._tokenizer, prepared.prompt_ids, scores),

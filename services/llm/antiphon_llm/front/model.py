@@ -9,6 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from antiphon_llm.checkpoint import ModelSource
 from antiphon_llm.front import generation_config, tokenizer
 from antiphon_llm.front.errors import ModelSourceError
 from antiphon_llm.front.generation_config import SamplingDefaults
-from antiphon_llm.front.templates import ChatTemplate, find_template
+from antiphon_llm.front.parsing.json_calls import JsonInTags
+from antiphon_llm.front.parsing.registry import OutputFormat, choose
+from antiphon_llm.front.templates import ChatTemplate, TemplateSource, find_template
 from antiphon_llm.front.tokenizer import Tokenizer, read_json
 from antiphon_llm.messages import Hello
 
@@ -64,6 +67,26 @@ class TextModel:
     template: ChatTemplate | None
     defaults: SamplingDefaults
     weights: WeightFacts
+    format: OutputFormat
+    """How the model writes reasoning and calls."""
+
+    @cached_property
+    def marker_ids(self) -> frozenset[int]:
+        """Control tokens that a parser of the output reads."""
+        found = map(self.tokenizer.token_id, self.format.markers())
+        return frozenset(index for index in found if index in self.tokenizer.control_ids)
+
+    @cached_property
+    def reasoning_ids(self) -> tuple[list[int], list[int]]:
+        """Ids of the markers round a reasoning trace."""
+        form = self.format.reasoning
+        if form is None:
+            return [], []
+        start, end = (
+            self.tokenizer.encode(marker, add_special_tokens=False)
+            for marker in (form.start, form.end)
+        )
+        return start, end
 
     def check(self, hello: Hello) -> None:
         """The engine's model and this tokenizer belong together.
@@ -100,26 +123,68 @@ class TextModel:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def load_text_model(source: ModelSource, chat_template: str) -> TextModel:
+def load_text_model(
+    source: ModelSource, chat_template: str, tool_parser: str = "", reasoning_parser: str = ""
+) -> TextModel:
     """Reads the text side of a model; takes up to a few seconds, so call it in a thread.
 
     Args:
         source: where the files are.
         chat_template: a template file or packaged template in place of the model's own; empty
             for none.
+        tool_parser: format of calls in place of what the template tells; empty for none.
+        reasoning_parser: format of reasoning, likewise.
 
     Raises:
         FailedPrecondition: files that are damaged or of an unsupported kind; says which.
     """
     try:
         if source.kind == "gguf":
-            return _from_gguf(source, chat_template)
-        return _from_directory(source.path, chat_template)
+            files = _from_gguf(source, chat_template)
+        else:
+            files = _from_directory(source.path, chat_template)
+        template = ChatTemplate(files.template, files.tokenizer) if files.template else None
+        return TextModel(
+            tokenizer=files.tokenizer,
+            template=template,
+            defaults=files.defaults,
+            weights=files.weights,
+            format=_output_format(files.template, template, tool_parser, reasoning_parser),
+        )
     except (ModelSourceError, CheckpointError) as error:
         raise FailedPrecondition(str(error), field="model") from None
 
 
-def _from_gguf(source: ModelSource, chat_template: str) -> TextModel:
+@dataclass(frozen=True)
+class _Files:
+    """What a model's files hold of its text side."""
+
+    tokenizer: Tokenizer
+    template: TemplateSource | None
+    defaults: SamplingDefaults
+    weights: WeightFacts
+
+
+def _output_format(
+    source: TemplateSource | None,
+    template: ChatTemplate | None,
+    tool_parser: str,
+    reasoning_parser: str,
+) -> OutputFormat:
+    """How the model writes; calls follow our own description where the template knows none."""
+    own = JsonInTags.name
+    if template is not None and not template.reads_tools:
+        if tool_parser not in ("", own):
+            raise ModelSourceError(
+                f"tool_parser {tool_parser} needs a chat template that reads tools, which "
+                f"{template.origin} does not; leave it empty or at {own}"
+            )
+        tool_parser = own
+    text = source.text if source else ""
+    return choose(text, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
+
+
+def _from_gguf(source: ModelSource, chat_template: str) -> _Files:
     # Imported here, in the loading thread: it brings numpy, and the port must open first.
     from antiphon_nn.gguf_file import GgufFile
 
@@ -128,16 +193,15 @@ def _from_gguf(source: ModelSource, chat_template: str) -> TextModel:
     sizes: Counter[str] = Counter()
     for tensor in file.tensors.values():
         sizes[tensor.kind] += math.prod(tensor.shape)
-    template = find_template(override=chat_template, directory=None, metadata=file.metadata)
-    return TextModel(
+    return _Files(
         tokenizer=loaded,
-        template=ChatTemplate(template, loaded) if template else None,
+        template=find_template(override=chat_template, directory=None, metadata=file.metadata),
         defaults=generation_config.from_gguf(file.metadata, source.sampling),
         weights=_weight_facts(sizes, [source.path]),
     )
 
 
-def _from_directory(path: Path, chat_template: str) -> TextModel:
+def _from_directory(path: Path, chat_template: str) -> _Files:
     loaded = tokenizer.from_directory(path)
     shards = sorted(path.glob("*.safetensors"))
     sizes: Counter[str] = Counter()
@@ -145,14 +209,13 @@ def _from_directory(path: Path, chat_template: str) -> TextModel:
         for entry in _safetensors_header(shard).values():
             if isinstance(entry, dict) and "dtype" in entry:
                 sizes[str(entry["dtype"])] += math.prod(entry.get("shape", ()))
-    template = find_template(override=chat_template, directory=path, metadata=None)
     quantisation = read_json(path / "config.json").get("quantization_config")
     facts = _weight_facts(sizes, shards)
     if isinstance(quantisation, dict) and "quant_method" in quantisation:
         facts = WeightFacts(str(quantisation["quant_method"]), facts.parameter_count, facts.digest)
-    return TextModel(
+    return _Files(
         tokenizer=loaded,
-        template=ChatTemplate(template, loaded) if template else None,
+        template=find_template(override=chat_template, directory=path, metadata=None),
         defaults=generation_config.from_directory(path),
         weights=facts,
     )

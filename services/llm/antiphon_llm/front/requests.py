@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antiphon_llm.front.conversation import Conversation
+from antiphon_llm.front.tools import ToolOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,6 @@ class OutputOptions:
     token_ids: bool = False
     modalities: Sequence[str] = ()
     """Names: text, audio, image."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolOptions:
-    """Tools offered, and how free the model is: none, auto, required or named."""
-
-    count: int = 0
-    choice: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

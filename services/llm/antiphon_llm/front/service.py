@@ -23,6 +23,7 @@ from antiphon_llm.front.encoding import EncodedPrompt, PromptEncoder
 from antiphon_llm.front.engine_client import EngineClient, WorkerFactory
 from antiphon_llm.front.generation import Generation, Prepared
 from antiphon_llm.front.model import ModelCard, TextModel, load_text_model
+from antiphon_llm.front.output import PLAIN, plan_output
 from antiphon_llm.front.ranges import check_ids
 from antiphon_llm.front.request_log import RequestLog
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, RequestScope
@@ -82,7 +83,13 @@ class LlmFront:
         self._log = RequestLog(name)
         self._names = dict.fromkeys((name, *settings.aliases, source.name, name.split("/")[-1]))
         loading = asyncio.create_task(
-            asyncio.to_thread(load_text_model, source, settings.chat_template)
+            asyncio.to_thread(
+                load_text_model,
+                source,
+                settings.chat_template,
+                settings.tool_parser,
+                settings.reasoning_parser,
+            )
         )
         self._engine = EngineClient(
             self._make_worker(settings, source),
@@ -302,13 +309,18 @@ class LlmFront:
         parts = self._ready()
         card = self._resolve(request.model)
         validation.check_request(request, vocabulary_size=card.vocabulary_size)
-        ids = (await parts.encoder.encode(request.input)).ids
+        encoded = await parts.encoder.encode(request.input)
+        ids, output = encoded.ids, PLAIN
+        if isinstance(request.input, ChatInput):
+            output = plan_output(request.input, parts.text, encoded.opening, None, whitespace=16)
         validation.check_length(len(ids), request.stop.max_tokens, card.context_limit)
         sampling = resolve_sampling(
             request,
             parts.text.defaults,
             context_limit=card.context_limit,
             max_output=self._settings.max_output,
+            constraint=output.constraint,
+            reasoning=output.reasoning,
         )
         limit = time.time() + self._settings.default_deadline_s
         bounded = RequestScope(
@@ -318,7 +330,16 @@ class LlmFront:
             interactive=scope.interactive,
             traceparent=scope.traceparent,
         )
-        return Prepared(request, bounded, card.name, card.fingerprint, ids, sampling)
+        return Prepared(
+            request,
+            bounded,
+            card.name,
+            card.fingerprint,
+            ids,
+            sampling,
+            output=output,
+            notes=output.notes,
+        )
 
     def _ready(self) -> _Parts:
         """The parts that serve requests.

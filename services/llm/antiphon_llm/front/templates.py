@@ -13,7 +13,12 @@ import jinja2
 from antiphon_core.errors import InvalidArgument
 from jinja2 import meta, nodes
 
-from antiphon_llm.front.conversation import Conversation, guard_values, template_messages
+from antiphon_llm.front.conversation import (
+    Conversation,
+    MessageForm,
+    guard_values,
+    template_messages,
+)
 from antiphon_llm.front.errors import ModelSourceError
 from antiphon_llm.front.sandbox import (
     TemplateEnvironment,
@@ -21,6 +26,7 @@ from antiphon_llm.front.sandbox import (
     render,
 )
 from antiphon_llm.front.tokenizer import Tokenizer, read_json
+from antiphon_llm.front.tool_text import in_words
 
 RENDER_SECONDS = 2.0
 SIZE_LIMIT = 4 * 1024 * 1024
@@ -122,9 +128,13 @@ class ChatTemplate:
         self.digest = hashlib.sha256(source.text.encode()).hexdigest()
         self._tokenizer = tokenizer
         self._reads = meta.find_undeclared_variables(tree) - set(environment.globals)
-        self._texts = {
-            node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)
-        }
+        self.reads_tools = any(
+            node.name == "tools" and node.ctx == "load" for node in tree.find_all(nodes.Name)
+        )
+        """Whether it has a place for tools; else they are described in the system message."""
+        self._reads_calls = any(
+            node.attr == "tool_calls" for node in tree.find_all(nodes.Getattr)
+        ) or any(node.value == "tool_calls" for node in tree.find_all(nodes.Const))
         special = tokenizer.special
         self._base = {
             "bos_token": special.bos or "",
@@ -132,7 +142,7 @@ class ChatTemplate:
             "unk_token": special.unk or "",
             "pad_token": special.pad or "",
         }
-        self._part_lists = self._wants_part_lists()
+        self._form = self._probe_form(tree, source.text)
 
     @property
     def variables(self) -> Sequence[str]:
@@ -142,10 +152,16 @@ class ChatTemplate:
     def render(self, conversation: Conversation) -> str:
         """The prompt text, with guards where message texts look like control tokens.
 
+        Tools, calls and their results stand as text where the template does not read them.
+
         Raises:
             InvalidArgument: TEMPLATE_ERROR where the template fails or refuses,
                 UNSUPPORTED_OPTION for a variable that it never reads.
         """
+        if not self.reads_tools and (
+            conversation.tools or (_has_calls(conversation) and not self._reads_calls)
+        ):
+            conversation = in_words(conversation)
         variables = self._variables(conversation)
         try:
             text = self._render(variables)
@@ -179,15 +195,13 @@ class ChatTemplate:
                 field=f"chat.template_kwargs_json.{refused[0]}",
                 allowed=self.variables,
             )
-        messages = template_messages(
-            conversation,
-            guard=self._tokenizer.guard,
-            part_lists=self._part_lists,
-            developer_role="developer" in self._texts,
-        )
+        guard = self._tokenizer.guard
+        messages = template_messages(conversation, guard=guard, form=self._form)
+        tools = guard_values(list(conversation.tools), guard)
         return {
             **self._base,
-            **guard_values(dict(conversation.template_kwargs), self._tokenizer.guard),
+            **guard_values(dict(conversation.template_kwargs), guard),
+            **({"tools": tools} if tools else {}),
             **self._reasoning(conversation.reasoning_effort),
             "messages": messages,
             "add_generation_prompt": not conversation.continue_final_message,
@@ -209,19 +223,42 @@ class ChatTemplate:
     def _render(self, variables: Mapping[str, Any]) -> str:
         return render(self._template, variables, seconds=RENDER_SECONDS, size_limit=SIZE_LIMIT)
 
-    def _wants_part_lists(self) -> bool:
-        """Whether message content must be a list of parts: only then does a probe show up."""
+    def _probe_form(self, tree: nodes.Template, text: str) -> MessageForm:
+        """What the template takes: a form is chosen only where no other shows up."""
+        texts = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
         probe = "antiphon probe"
 
-        def shows(content: object) -> bool:
-            messages = [{"role": "user", "content": content}]
-            variables = {**self._base, "messages": messages, "add_generation_prompt": True}
-            try:
-                return probe in self._render(variables)
-            except Exception:
-                return False  # Foreign code that does not take this form of content.
+        def content(value: object) -> list[dict[str, Any]]:
+            return [{"role": "user", "content": value}]
 
-        return not shows(probe) and shows([{"type": "text", "text": probe}])
+        def call(arguments: object) -> list[dict[str, Any]]:
+            function = {"name": "probe", "arguments": arguments}
+            calls = [{"id": "a" * 9, "type": "function", "function": function}]
+            return [
+                {"role": "user", "content": "x"},
+                {"role": "assistant", "content": "", "tool_calls": calls},
+            ]
+
+        def only(other: list[dict[str, Any]], usual: list[dict[str, Any]]) -> bool:
+            return not self._shows(probe, usual) and self._shows(probe, other)
+
+        return MessageForm(
+            part_lists=only(content([{"type": "text", "text": probe}]), content(probe)),
+            developer_role="developer" in texts,
+            argument_text=only(call(f'{{"x": "{probe}"}}'), call({"x": probe})),
+            short_call_ids="length != 9" in text,
+        )
+
+    def _shows(self, probe: str, messages: list[dict[str, Any]]) -> bool:
+        variables = {**self._base, "messages": messages, "add_generation_prompt": True}
+        try:
+            return probe in self._render(variables)
+        except Exception:
+            return False  # Foreign code that does not take this form.
+
+
+def _has_calls(conversation: Conversation) -> bool:
+    return any(message.role == "tool" or message.tool_calls for message in conversation.messages)
 
 
 def _cut_after_last_message(text: str, messages: Sequence[Mapping[str, Any]]) -> str:

@@ -13,13 +13,13 @@ from antiphon_llm.front.conversation import Message
 from antiphon_llm.front.ranges import check_count, check_ids, check_range, unsupported
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, OutputOptions, StopOptions
 from antiphon_llm.front.sampling_rules import check_sampling
+from antiphon_llm.front.tools import check_tools
 
 CHOICE_LIMIT = 16
 LOGPROBS_LIMIT = 20
 STOP_STRINGS_LIMIT = 16
 STOP_STRING_BYTES = 256
 STOP_IDS_LIMIT = 64
-TOOL_LIMIT = 128
 EMBED_INPUT_LIMIT = 2048
 NAME_CHARACTERS = 64
 
@@ -164,14 +164,8 @@ def _check_chat(chat: ChatInput) -> None:
             "chat.continue_final_message needs a last message of the assistant",
             field="chat.continue_final_message",
         )
-    check_count("chat.tools", chat.tools.count, TOOL_LIMIT)
-    if chat.tools.choice != "none":
-        unsupported(
-            "chat.tools" if chat.tools.count else "chat.tool_choice",
-            "this build does not call tools; tool_choice must be none",
-        )
-    if chat.thinking_budget is not None:
-        unsupported("chat.thinking_budget", "this build does not bound reasoning")
+    check_tools(chat.tools)
+    check_range("chat.thinking_budget", chat.thinking_budget, 0, None)
 
 
 def _check_message(field: str, message: Message) -> None:

@@ -21,7 +21,9 @@ class ToolSpec:
 
     name: str
     schema: Mapping[str, Any]
-    """JSON schema of the arguments, an object."""
+    """JSON schema of the arguments, an object: the types of what is written as plain text."""
+    grammar: Mapping[str, Any]
+    """The schema as the grammar compiler holds to it."""
 
 
 Tools = Mapping[str, ToolSpec]
@@ -34,6 +36,9 @@ class CallFormat(ABC):
     markers: ClassVar[Sequence[str]] = ()
     """Strings that may be control tokens of the model and must reach the parser as text."""
 
+    wraps_answers: ClassVar[bool] = False
+    """Whether an answer stands between markers, so that a constraint on it must, too."""
+
     @abstractmethod
     def read(self, reader: Reader, tools: Tools) -> Steps:
         """Reads content and calls to the end of the output."""
@@ -45,6 +50,10 @@ class CallFormat(ABC):
     @abstractmethod
     def free(self, tools: Sequence[ToolSpec], *, single: bool, whitespace: int) -> Tag:
         """Any text, in which whatever begins like a call is one."""
+
+    def answer(self, content: Tag) -> Tag:
+        """An output without calls whose content is bound."""
+        return content
 
 
 class MarkedFormat(CallFormat):

@@ -64,7 +64,7 @@ class DeepSeekFenced(DeepSeek):
     def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
         return tags.tag(
             f"{CALL_BEGIN}function{SEPARATOR}{tool.name}\n```json\n",
-            tags.arguments(tool.schema, whitespace),
+            tags.arguments(tool.grammar, whitespace),
             f"\n```{CALL_END}",
         )
 
@@ -76,4 +76,4 @@ class DeepSeekPlain(DeepSeek):
 
     def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
         begin = f"{CALL_BEGIN}{tool.name}{SEPARATOR}"
-        return tags.tag(begin, tags.arguments(tool.schema, whitespace), CALL_END)
+        return tags.tag(begin, tags.arguments(tool.grammar, whitespace), CALL_END)

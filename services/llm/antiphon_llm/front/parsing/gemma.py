@@ -10,7 +10,7 @@ from antiphon_llm.front.parsing import tags
 from antiphon_llm.front.parsing.base import NAME, MarkedFormat, Tools, ToolSpec
 from antiphon_llm.front.parsing.reader import Markers, Reader, Steps
 from antiphon_llm.front.parsing.tags import Tag
-from antiphon_llm.front.parsing.values import dumps, escaped, resolved, typed
+from antiphon_llm.front.parsing.values import dumps, escaped, object_branches, resolved, typed
 
 _KEY = re.compile(r"[^:{}\[\],]*")
 _SCALAR = re.compile(r"[^,{}\[\]]*")
@@ -81,16 +81,15 @@ class FunctionGemma(MarkedFormat):
                 return False
 
     def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
-        begin = f"{self.opener}call:{tool.name}{{"
-        return tags.tag(begin, self._members(tool.schema), f"}}{self.closer}")
+        root = tool.grammar
+        members = tags.either(*(self._members(branch, root) for branch in object_branches(root)))
+        return tags.tag(f"{self.opener}call:{tool.name}{{", members, f"}}{self.closer}")
 
-    def _members(self, schema: Mapping[str, Any]) -> Tag:
-        properties = schema.get("properties")
-        names = list(properties) if isinstance(properties, Mapping) else []
+    def _members(self, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Tag:
         return tags.members(
-            names,
-            [name for name in schema.get("required", ()) if name in names],
-            lambda name: self._schema_tag(schema["properties"][name], schema),
+            list(schema.get("properties", ())),
+            schema.get("required", ()),
+            lambda name: self._schema_tag(schema["properties"][name], root),
             between=",",
             assign=":",
         )
@@ -112,8 +111,7 @@ class FunctionGemma(MarkedFormat):
         if kind == "string":
             return tags.tag(self.quote, self._string_tag(schema), self.quote)
         if kind == "object":
-            definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
-            return tags.tag("{", self._members({**definitions, **schema}), "}")
+            return tags.tag("{", self._members(schema, root), "}")
         if kind == "array":
             item = self._schema_tag(schema.get("items", {}), root)
             return tags.tag("[", _list_tag(item, schema), "]")

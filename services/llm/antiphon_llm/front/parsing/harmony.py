@@ -27,6 +27,7 @@ class Harmony(CallFormat):
     """
 
     name = "harmony"
+    wraps_answers = True
     markers = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
 
     def read(self, reader: Reader, tools: Tools) -> Steps:
@@ -83,24 +84,31 @@ class Harmony(CallFormat):
     def some(self, tools: Sequence[ToolSpec], *, single: bool, whitespace: int) -> Tag:
         """One call; the model's end token follows it."""
         return tags.sequence(
-            tags.optional(tags.text(_NEXT)),
-            tags.either(*(self._tag(tool, whitespace) for tool in tools)),
+            *_TRACES, tags.either(*(self._tag(tool, whitespace) for tool in tools))
         )
 
     def free(self, tools: Sequence[ToolSpec], *, single: bool, whitespace: int) -> Tag:
-        """Analysis and preambles, then a call or an answer."""
-        before = [
-            tags.tag(f"{CHANNEL}{channel}{MESSAGE}", tags.any_text(END), f"{END}{_NEXT}")
-            for channel in ("analysis", "commentary")
-        ]
-        answer = tags.sequence(tags.text(f"{CHANNEL}final{MESSAGE}"), tags.any_text())
+        """Preambles, then a call or an answer."""
         calls = [self._tag(tool, whitespace) for tool in tools]
         return tags.sequence(
-            tags.optional(tags.text(_NEXT)),
-            tags.star(tags.either(*before)),
-            tags.either(*calls, answer),
+            *_TRACES, tags.star(_PREAMBLE), tags.either(*calls, _final(tags.any_text(START)))
         )
+
+    def answer(self, content: Tag) -> Tag:
+        return tags.sequence(*_TRACES, _final(content))
 
     def _tag(self, tool: ToolSpec, whitespace: int) -> Tag:
         header = f"{CHANNEL}commentary to=functions.{tool.name} {CONSTRAIN}json{MESSAGE}"
-        return tags.tag(header, tags.arguments(tool.schema, whitespace), "")
+        return tags.tag(header, tags.arguments(tool.grammar, whitespace), "")
+
+
+_TRACES = (
+    # The engine takes a trace from its opening marker to its end out of what a grammar sees.
+    tags.optional(tags.text(f"{CHANNEL}analysis{MESSAGE}")),
+    tags.optional(tags.text(_NEXT)),
+)
+_PREAMBLE = tags.tag(f"{CHANNEL}commentary{MESSAGE}", tags.any_text(END, START), f"{END}{_NEXT}")
+
+
+def _final(content: Tag) -> Tag:
+    return tags.sequence(tags.text(f"{CHANNEL}final{MESSAGE}"), content)

@@ -120,7 +120,7 @@ class JsonInTags(MarkedFormat):
     def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
         return tags.tag(
             f'<tool_call>\n{{"name": "{tool.name}", "arguments": ',
-            tags.arguments(tool.schema, whitespace),
+            tags.arguments(tool.grammar, whitespace),
             "}\n</tool_call>",
         )
 
@@ -210,7 +210,7 @@ class MistralNamed(Mistral):
 
     def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
         begin = f"[TOOL_CALLS]{tool.name}[ARGS]"
-        return tags.tag(begin, tags.arguments(tool.schema, whitespace), "")
+        return tags.tag(begin, tags.arguments(tool.grammar, whitespace), "")
 
 
 class LlamaJson(BareFormat):
@@ -244,5 +244,5 @@ class LlamaJson(BareFormat):
 
 
 def _object_tag(tool: ToolSpec, whitespace: int, key: str = "arguments") -> Tag:
-    arguments = tags.arguments(tool.schema, whitespace)
+    arguments = tags.arguments(tool.grammar, whitespace)
     return tags.tag(f'{{"name": "{tool.name}", "{key}": ', arguments, "}")

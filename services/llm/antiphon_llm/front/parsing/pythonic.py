@@ -12,7 +12,7 @@ from antiphon_llm.front.parsing import tags
 from antiphon_llm.front.parsing.base import NAME, BareFormat, MarkedFormat, Tools, ToolSpec
 from antiphon_llm.front.parsing.reader import Markers, Reader, Steps, TextSteps
 from antiphon_llm.front.parsing.tags import Tag
-from antiphon_llm.front.parsing.values import ObjectWriter, dumps, typed
+from antiphon_llm.front.parsing.values import ObjectWriter, dumps, object_branches, typed
 
 _KEY = re.compile(r"[^\s=,()\[\]{}\"']*")
 _WORD = re.compile(r"[^\s,()\[\]{}:\"']*")
@@ -196,20 +196,25 @@ class GemmaToolCode(MarkedFormat):
 
 def call_tag(tool: ToolSpec, whitespace: int) -> Tag:
     """One call. Values are JSON, whose literals the parser takes beside Python's."""
-    properties = tool.schema.get("properties")
-    names = list(properties) if isinstance(properties, Mapping) else []
-    arguments = tags.members(
-        names,
-        [name for name in tool.schema.get("required", ()) if name in names],
-        lambda name: tags.arguments(_property_schema(tool.schema, name), whitespace),
-        between=", ",
-        assign="=",
-    )
-    return tags.tag(f"{tool.name}(", arguments, ")")
+    root = tool.grammar
+    members = [
+        tags.members(
+            list(branch.get("properties", ())),
+            branch.get("required", ()),
+            lambda name, branch=branch: tags.arguments(
+                _property_schema(branch, name, root), whitespace
+            ),
+            between=", ",
+            assign="=",
+        )
+        for branch in object_branches(root)
+    ]
+    return tags.tag(f"{tool.name}(", tags.either(*members), ")")
 
 
-def _property_schema(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _property_schema(
+    schema: Mapping[str, Any], name: str, root: Mapping[str, Any]
+) -> dict[str, Any]:
     """A property's schema that still finds the definitions of the whole."""
-    value = schema["properties"][name]
-    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    return {**(value if isinstance(value, Mapping) else {}), **shared}
+    shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    return {**schema["properties"][name], **shared}

@@ -165,6 +165,30 @@ def _in_class(character: str) -> str:
     return f"\\{character}" if character in r"\]^-[" else _BREAKS.get(character, character)
 
 
+def of_constraint(kind: str, source: str, whitespace: int) -> Tag:
+    """A constraint of the engine's messages as a part of a tag.
+
+    Args:
+        kind: as in ``messages.Constraint``.
+        source: checked.
+        whitespace: most white space characters in a row in JSON.
+    """
+    match kind:
+        case "json_schema":
+            return arguments(json.loads(source), whitespace)
+        case "json_object":
+            return arguments({"type": "object"}, whitespace)
+        case "regex":
+            return {"type": "regex", "pattern": source}
+        case "choice":
+            return either(*map(text, json.loads(source)))
+        case "ebnf":
+            return {"type": "grammar", "grammar": source}
+        case "structural_tag":
+            return json.loads(source)["format"]
+    raise ValueError(f"unknown kind of constraint {kind}")
+
+
 def source(format: Tag) -> str:
     """The whole structural tag as the text of a constraint."""
     return json.dumps({"type": "structural_tag", "format": format}, ensure_ascii=False)

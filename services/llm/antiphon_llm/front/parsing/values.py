@@ -67,6 +67,13 @@ def resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
+def object_branches(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The object schemas of which arguments must match one."""
+    top = resolved(schema, schema)
+    branches = top.get("anyOf") or top.get("oneOf") or [top]
+    return [resolved(branch, schema) for branch in branches]
+
+
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> frozenset[str]:
     if depth == 0:
         return frozenset()

@@ -56,7 +56,7 @@ class FunctionXml(MarkedFormat):
     def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
         return tags.tag(
             f"<tool_call>\n<function={tool.name}>\n",
-            tags.arguments(tool.schema, whitespace, "qwen_xml"),
+            tags.arguments(tool.grammar, whitespace, "qwen_xml"),
             "\n</function>\n</tool_call>",
         )
 
@@ -106,6 +106,6 @@ class ArgumentXml(MarkedFormat):
     def tag(self, tool: ToolSpec, whitespace: int) -> Tag:
         return tags.tag(
             f"<tool_call>{tool.name}\n",
-            tags.arguments(tool.schema, whitespace, "glm_xml"),
+            tags.arguments(tool.grammar, whitespace, "glm_xml"),
             "\n</tool_call>",
         )
