@@ -46,6 +46,7 @@ COPY_BYTES_PER_SECOND = 4.25e12
 MATRIX_FLOPS_PER_SECOND = 792e12
 
 PROMPT, NEW_TOKENS, LONG_PROMPT, LONG_COUNT = 512, 256, 2048, 64
+SHORT_PROMPTS = (32, 128, 512)
 ENTRY_TOKENS = 16
 CONTEXT = 4096
 
@@ -170,12 +171,18 @@ class Bench:
 
     def serve(self, count: int, prompt: int, new: int, sampling: dict[str, Any]) -> float:
         """Runs ``count`` fresh requests to their end; when they were handed in."""
-        self.endpoint.outputs.clear()
+        messages = []
         for _ in range(count):
             self._serial += 1
             ids = self._random.integers(0, self.shape.vocabulary, prompt).tolist()
             settings = Sampling(max_tokens=new, ignore_eos=True, seed=self._serial, **sampling)
-            self.endpoint.inbox.append(Submit(f"r{self._serial}", ids, settings, cache=False))
+            messages.append(Submit(f"r{self._serial}", ids, settings, cache=False))
+        return self.run(messages)
+
+    def run(self, messages: Sequence[Submit]) -> float:
+        """Runs requests to their end; when they were handed in."""
+        self.endpoint.outputs.clear()
+        self.endpoint.inbox += messages
         started = time.perf_counter()
         while self.endpoint.inbox or self.loop.busy:
             # What EngineLoop.run does while there is work.
@@ -260,14 +267,24 @@ class Bench:
         started = self.serve(LONG_COUNT, LONG_PROMPT, 1, SAMPLINGS["greedy"])
         return LONG_COUNT * LONG_PROMPT / (self.endpoint.outputs[-1][0] - started)
 
-    def first_token(self) -> float:
-        """ms to the first token of one 2048-token prompt, the median of five."""
+    def first_token(self, tokens: int) -> float:
+        """ms to the first token of one prompt of so many, the median of five."""
         times = []
         for _ in range(6):
-            started = self.serve(1, LONG_PROMPT, 1, SAMPLINGS["greedy"])
+            started = self.serve(1, tokens, 1, SAMPLINGS["greedy"])
             at = next(at for at, message in self.endpoint.outputs if message.token_ids)
             times.append((at - started) * 1e3)
         return statistics.median(times[1:])
+
+    def short_prompts(self) -> dict[int, tuple[float, float]]:
+        """ms to the first token by prompt length, with prefill graphs and without."""
+        recorded = [self.first_token(tokens) for tokens in SHORT_PROMPTS]
+        self.runner.prefill_graphs.release()
+        eager = [self.first_token(tokens) for tokens in SHORT_PROMPTS]
+        found = list(zip(SHORT_PROMPTS, recorded, eager, strict=True))
+        for tokens, graph, plain in found:
+            print(f"  one prompt of {tokens:4d}: TTFT {graph:6.2f} ms, eager {plain:6.2f}")
+        return {tokens: (graph, plain) for tokens, graph, plain in found}
 
     def profile(self, rows: int, prompt: int, outputs: int) -> None:
         """Prints the 20 kernels that take most of serving so many rows."""
@@ -288,7 +305,7 @@ class Bench:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Runs what was asked for and prints it as it comes."""
-    raw: dict[str, Any] = {"cells": [], "prefill": {}, "ttft": {}, "counters": {}}
+    raw: dict[str, Any] = {"cells": [], "prefill": {}, "ttft": {}, "short_ttft": {}, "counters": {}}
     for key in options.model:
         started = time.perf_counter()
         bench = Bench(key, options)
@@ -308,7 +325,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             if options.profile:
                 bench.profile(rows, PROMPT, 24)
         if not options.decode_only:
-            raw["ttft"][key] = bench.first_token()
+            raw["ttft"][key] = bench.first_token(LONG_PROMPT)
             raw["prefill"][key] = bench.prefill_rate()
             if options.profile:
                 bench.profile(LONG_COUNT, LONG_PROMPT, 1)
@@ -318,6 +335,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 f"{raw['prefill'][key]:,.0f} tokens/s (vLLM {PEER_PREFILL[key]:,.0f})",
                 flush=True,
             )
+            raw["short_ttft"][key] = bench.short_prompts()
         raw["counters"][key] = bench.runner.counters
         print(f"  {bench.runner.counters}", flush=True)
         bench.close()

@@ -18,7 +18,8 @@ TINY = Qwen3Shape("tiny", 64, 96, 2, 4, 2, tied=True, head_dim=16, vocabulary=30
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sizes = {"PROMPT": 24, "NEW_TOKENS": 10, "LONG_PROMPT": 48, "LONG_COUNT": 3, "CONTEXT": 96}
-    for name, value in {"SHAPES": {"0.6b": TINY}, **sizes}.items():
+    shapes = {"SHAPES": {"0.6b": TINY}, "SHORT_PROMPTS": (8, 16)}
+    for name, value in {**shapes, **sizes}.items():
         monkeypatch.setattr(gpu_engine, name, value)
     # Products this small cost less than waking a second thread for them.
     threads = torch.get_num_threads()
@@ -53,8 +54,9 @@ def test_every_figure_is_measured(small: None) -> None:
         assert 0 < cell["floor"] < cell["tpot"]
     assert raw["cells"][0]["peer"] == 1.674 and raw["cells"][1]["peer"] is None
     assert raw["prefill"]["0.6b"] > 0 and raw["ttft"]["0.6b"] > 0
+    assert [len(times) for times in raw["short_ttft"]["0.6b"].values()] == [2, 2]
     counters = raw["counters"]["0.6b"]
-    assert counters["graph: replay"] > 0
+    assert counters["graph: replay"] > 0 and counters["prefill graph: replay"] > 0
     assert not [name for name in counters if name.startswith("graph: eager")]
 
 
