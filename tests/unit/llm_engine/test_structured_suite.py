@@ -13,6 +13,7 @@ import pytest
 from antiphon_llm.front.schema_gate import SchemaRefused, gate_schema
 from antiphon_llm.front.schema_keywords import TYPES
 from antiphon_llm.front.schema_logic import GROUPS
+
 from .structured_kit import byte_backend, schema_grammar, spellings, takes
 
 SUITE = Path(__file__).parents[2] / "data" / "json_schema_suite"

@@ -27,7 +27,14 @@ from antiphon_llm.front.schema_keywords import (
     escape_pointer,
     unenforced,
 )
-from antiphon_llm.front.schema_logic import Inseparable, Schema, any_of, conjoin, disjoint
+from antiphon_llm.front.schema_logic import (
+    Inseparable,
+    Schema,
+    SelfReference,
+    any_of,
+    conjoin,
+    disjoint,
+)
 from antiphon_llm.front.schema_writer import write_schema
 
 DEPTH_LIMIT = 64
@@ -92,6 +99,8 @@ def gate_schema(schema: object, *, strict: bool) -> GatedSchema:
         written = write_schema(normal, gate.resolve, gate.ignore)
     except RecursionError:
         raise SchemaRefused("", "", "its references are nested too deep") from None
+    except SelfReference:
+        raise SchemaRefused("", "", "a reference defines itself") from None
     if written is False:
         raise SchemaRefused("", "", "no value can satisfy the schema")
     ignored = tuple(gate.ignored.values())
@@ -127,11 +136,11 @@ class _Gate:
         self.ignored.setdefault(place, Ignored(place, keyword, why))
 
     def resolve(self, pointer: str) -> Schema:
-        """The normal form of a referenced part; RecursionError while it is being made."""
+        """The normal form of a referenced part; SelfReference while it is being made."""
         if pointer in self._made:
             return self._made[pointer]
         if pointer in self._making:
-            raise RecursionError(pointer)
+            raise SelfReference(pointer)
         self._making.add(pointer)
         try:
             self._made[pointer] = self.normal(self._find(pointer), pointer, 0)

@@ -7,7 +7,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from antiphon_llm.front.schema_logic import GROUPS, Inseparable, Schema, conjoin, holds
+from antiphon_llm.front.schema_logic import (
+    GROUPS,
+    Inseparable,
+    Schema,
+    SelfReference,
+    conjoin,
+    holds,
+)
 from antiphon_llm.front.schema_patterns import PatternUnsupported, search_pattern
 
 BOUND_LIMIT = 2**53
@@ -304,4 +311,4 @@ def escape_pointer(part: str) -> str:
 
 
 def _none(pointer: str) -> Schema:
-    raise RecursionError(pointer)
+    raise SelfReference(pointer)

@@ -13,7 +13,7 @@ from typing import Any
 
 Schema = Mapping[str, Any] | bool
 Resolve = Callable[[str], Schema]
-"""The schema that a pointer leads to; RecursionError where it is being made."""
+"""The schema that a pointer leads to; raises SelfReference where it is being made."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -35,6 +35,10 @@ BRANCH_LIMIT = 256
 
 _LARGEST = ("minLength", "minItems", "minProperties", "minimum", "exclusiveMinimum")
 _SMALLEST = ("maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum")
+
+
+class SelfReference(Exception):
+    """A schema is needed to tell what it is itself."""
 
 
 class Inseparable(Exception):
@@ -154,7 +158,7 @@ def property_of(schema: Mapping[str, Any], name: str) -> Schema:
 def _inline(reference: Mapping[str, Any], resolve: Resolve) -> Schema:
     try:
         return resolve(reference["$ref"])
-    except RecursionError:
+    except SelfReference:
         raise Inseparable("it refers to itself") from None
 
 
