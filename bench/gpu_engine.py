@@ -30,7 +30,7 @@ from antiphon_llm.engine.cuda.device import open_device
 from antiphon_llm.engine.cuda.graphs import DecodeShape
 from antiphon_llm.engine.cuda.runner import DeviceRunner
 from antiphon_llm.engine.intake import ServedModel
-from antiphon_llm.engine.runner import LayerCache
+from antiphon_llm.engine.runner import layer_caches
 from antiphon_llm.engine.scheduler import Scheduler, SchedulerLimits
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
@@ -114,11 +114,9 @@ class Bench:
         on, dtype = self.device.device, getattr(torch, options.dtype)
         rows = max(options.rows)
         self.model: Decoder = build_model(
-            RandomCheckpoint(self.shape, on, dtype),
-            device=on,
-            dtype=dtype,
+            RandomCheckpoint(self.shape, on, dtype), device=on, dtype=dtype,
             fixed_tokens=rows * (1 + options.draft_depth),
-        )
+        )  # fmt: skip
         for projection in self.model.projections:
             if isinstance(projection, DenseLinear):
                 projection.folded_rows = min(projection.folded_rows, options.fold_rows)
@@ -128,12 +126,7 @@ class Bench:
             EntryAllocator(entries), rows=rows, entry_tokens=ENTRY_TOKENS, context_limit=CONTEXT
         )
         self.pool = KvPool(self.model.kv_fields(ENTRY_TOKENS), entries=entries, device=on)
-        views = [
-            LayerCache(
-                *(self.pool.views[f"{i}.{side}"].flatten(0, 1) for side in ("keys", "values"))
-            )
-            for i in range(len(self.model.spec.layers))
-        ]
+        views = layer_caches(self.model.kv_rows, self.pool)
         self.runner = DeviceRunner(
             self.device,
             self.model,
@@ -237,9 +230,9 @@ class Bench:
             graph = self.device.record(work)
             return self.replay_ms(graph.replay, 20)
 
-    def replay(self, rows: int) -> float | None:
+    def replay(self, rows: int, width: int = 1) -> float | None:
         """ms of a decode step's graph, replayed over the last step's metadata."""
-        graph = self.runner.graphs.recordings.graph(DecodeShape(rows))
+        graph = self.runner.graphs.recordings.graph(DecodeShape(rows, width))
         if graph is None:
             return None
 

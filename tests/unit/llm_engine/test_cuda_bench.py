@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from bench import gpu_engine
+from bench import gpu_engine, gpu_speculation
 from bench.random_qwen3 import QWEN3_0_6B, QWEN3_8B, Qwen3Shape
 
 TINY = Qwen3Shape("tiny", 64, 96, 2, 4, 2, tied=True, head_dim=16, vocabulary=300)
@@ -58,6 +59,30 @@ def test_every_figure_is_measured(small: None) -> None:
     counters = raw["counters"]["0.6b"]
     assert counters["graph: replay"] > 0 and counters["prefill graph: replay"] > 0
     assert not [name for name in counters if name.startswith("graph: eager")]
+
+
+def test_speculation_is_measured_and_its_texts_are_equal(
+    small: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    untied = replace(TINY, tied=False, vocabulary=4000)
+    sizes = {"SHAPES": {"8b": untied}, "CONTEXT": 128, "PROMPT": 50, "NEW_TOKENS": 40}
+    for name, value in sizes.items():
+        monkeypatch.setattr(gpu_engine, name, value)
+    options = gpu_speculation.parse(["--rows", "1", "3", "--step-tokens", "128", "--device", "cpu"])
+    raw = gpu_speculation.measure(options)
+    assert raw["text_tokens"] > 20
+    copying = raw["copying"]
+    assert copying["different_tokens"] == 0
+    assert 0 < copying["accepted"] <= copying["proposed"]
+    assert copying["speed_up_at_1.0"] > copying["speed_up_at_0.6"]
+    assert raw["idle"]["proposed"] == 0
+    assert raw["counters"]["draw: masked rows"] > 0
+    for rows in (1, 3):
+        assert raw[f"step_{rows}"]["filtered_masked"] > 0
+        assert set(raw[f"draw_{rows}"]) == {
+            f"{kind}{mask}" for kind in ("plain", "filtered") for mask in ("", "_half", "_sparse")
+        }
+    assert not [name for name in raw["counters"] if name.startswith("graph: eager")]
 
 
 def test_every_bar_has_a_limit_no_laxer_than_the_peer() -> None:
