@@ -52,7 +52,7 @@ class Served:
         self.requests = [self._prefilled(index) for index in range(ROWS)]
 
     def _prefilled(self, index: int) -> Request:
-        prompt = [(7 * place + index) % VOCABULARY for place in range(5 + 6 * index)]
+        prompt = [(7 * place + index) % VOCABULARY for place in range(17 + 5 * index)]
         request = Request(str(index), 1, prompt, len(prompt), 1, Timings(0.0))
         request.row = self._tables.open()
         request.move(State.PREFILLING)
@@ -76,6 +76,17 @@ class Served:
         for request, count in parts:
             request.written += count
         return hidden
+
+    def verify(self, rows: list[int], drafts: tuple[int, ...]) -> torch.Tensor:
+        """Hidden states (R * W, H) of the last token of each row and the drafts behind it."""
+        plan = StepPlan()
+        for row in rows:
+            request = self.requests[row]
+            request.written -= 1
+            self._tables.extend(request.row, request.written + 1 + len(drafts))
+            plan.add(request, 1 + len(drafts), drafts)
+            request.written += 1
+        return self.forward(self._builder.build(plan))
 
     def decode(self, rows: list[int], token: int = 9) -> torch.Tensor:
         """Hidden states (R, H) of one new token for each of these requests, in this order."""
@@ -122,6 +133,20 @@ def test_replays_equal_the_path_for_any_rows(
     assert served.programs.eager == {"recorded": ROWS}
     assert served.programs.replays == 70 - ROWS
     assert plain.programs.replays == 0
+
+
+def test_rows_with_drafts_have_programs_of_their_own(
+    checkpoint: Path, served: Served, rng: np.random.Generator
+) -> None:
+    plain = Served(checkpoint)
+    plain.programs.enabled = False
+    for step in range(40):
+        rows = rng.permutation(ROWS)[: step % 3 + 1].tolist()
+        drafts = tuple(rng.integers(-1, VOCABULARY, step % 4 + 1).tolist())
+        assert torch.equal(served.verify(rows, drafts), plain.verify(rows, drafts)), step
+        assert torch.equal(served.decode(rows), plain.decode(rows))
+    assert served.programs.eager == {"recorded": 3 * 4 + 3}
+    assert served.programs.replays == 80 - 15
 
 
 def test_a_wide_prompt_between_leaves_programs_valid(checkpoint: Path, served: Served) -> None:

@@ -13,6 +13,7 @@ from antiphon_llm.engine import host_boot
 from antiphon_llm.engine.boot import BootPhases, boot
 from antiphon_llm.engine.loop import EngineLoop
 from antiphon_llm.messages import EngineConfig, Finish, Sampling, Submit
+from antiphon_llm.speculation.build import Drafting
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -129,7 +130,7 @@ def test_drafting_changes_no_bit(
 ) -> None:  # fmt: skip
     if drafter in DRAFTERS:
         scripted = DRAFTERS[drafter](plain.tokens, VOCABULARY)
-        monkeypatch.setattr(host_boot, "build_drafter", lambda config: scripted)
+        monkeypatch.setattr(host_boot, "load_drafting", lambda *_: Drafting(lambda *_: scripted))
     drafted = serve(
         checkpoint, endpoint_type(), drafter="ngram", draft_depth=depth, max_rows=rows,
         overlap_depth=depth % 2, kv_entries=28 + rows, prefix_cache=rows != 3,

@@ -18,6 +18,8 @@ from antiphon_core.logs import get_logger
 
 from antiphon_llm.messages import TopLogprobs
 from antiphon_llm.models.block import WantedRows
+from antiphon_llm.models.programs import recurs
+from antiphon_llm.models.workspace import FIXED_TOKENS
 from antiphon_llm.sampler.draw import Draw, DrawRow, draw_windows
 from antiphon_llm.sampler.logprobs import scored_token
 from antiphon_llm.speculation.drafter import Drafter
@@ -193,9 +195,9 @@ class CpuRunner:
             result.drafter_error = error
 
     def _settled(self, batch: StepBatch) -> StepBatch:
-        """The batch with every token known; of one token a row, at addresses that never change."""
+        """The batch with every token known; if its shape recurs, at addresses that never change."""
         assert self._fixed_batch is not None
-        if batch.max_query == 1:
+        if recurs(len(batch.input_ids), len(batch.context_len), batch.max_query):
             batch = self._fixed_batch.copy(batch)
         ids = batch.input_ids.numpy()
         unknown = np.flatnonzero(ids < 0)
@@ -292,7 +294,7 @@ class _FixedBatch:
     """A copy of a batch in memory that never moves: recorded programs hold addresses."""
 
     def __init__(self, max_rows: int) -> None:
-        self._places = max_rows + 1
+        self._places = max(max_rows, FIXED_TOKENS) + 1
         self._buffers: dict[str, torch.Tensor] = {}
         self._views: dict[tuple[str, int], torch.Tensor] = {}
 

@@ -1,7 +1,7 @@
 """Decode steps as recorded programs: the blocks' kernel calls without Python between them.
 
 A performance subset of the one forward path. A program is what that path called when it first
-ran a decode step of so many rows; every other step, and every step whose memory is not the
+ran a step of so many rows and tokens; every other step, and every step whose memory is not the
 recorded one, takes the path itself.
 """
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
+WIDEST_ROW = 16
+"""Tokens of a row with drafts at most."""
 RECORDED = "recorded"
 UNSTABLE = "memory moved"
 STALE = "kernels or threads changed"
@@ -37,20 +39,26 @@ class _Recorded:
     """Kept, so that the caches' addresses stay taken."""
 
 
+def recurs(tokens: int, rows: int, max_query: int) -> bool:
+    """Whether steps of this shape come again and again: rows of one width, without drafts or
+    with. Short prompts and pieces of such a shape may have a program too."""
+    return tokens <= FIXED_TOKENS and max_query <= WIDEST_ROW and tokens == rows * max_query
+
+
 class DecodePrograms:
-    """One program for each number of rows.
+    """One program for each number of rows and tokens.
 
     Attributes:
         replays: steps that a program ran.
-        eager: decode steps that took the path itself, by reason. A number of rows seen for the
-            first time counts as ``recorded``; steps with a prompt in them are not counted.
+        eager: steps that recur and took the path itself, by reason. A shape seen for the first
+            time counts as ``recorded``; steps of other shapes are not counted.
     """
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
         self.replays = 0
         self.eager: dict[str, int] = {}
-        self._recorded: dict[int, _Recorded] = {}
+        self._recorded: dict[tuple[int, int], _Recorded] = {}
 
     @property
     def fallbacks(self) -> dict[str, int]:
@@ -73,25 +81,26 @@ class DecodePrograms:
         ``blocks`` reads and writes nothing but weights, fixed workspace and the arguments.
         Whatever it raises for bad data is raised from a program's step too.
         """
-        rows = meta.context_len.shape[0]
-        if not self.enabled or positions.shape[0] != rows or rows > FIXED_TOKENS:
+        tokens, rows = positions.shape[0], meta.context_len.shape[0]
+        if not self.enabled or not recurs(tokens, rows, meta.max_query):
             blocks()
             return
+        shape = tokens, rows
         addresses = _addresses(positions, meta)
-        known = self._recorded.get(rows)
+        known = self._recorded.get(shape)
         if known is None:
             self._count(RECORDED)
             program, reason = record(blocks)
-            self._recorded[rows] = _Recorded(program, reason, addresses, views)
+            self._recorded[shape] = _Recorded(program, reason, addresses, views)
             if program is None:
-                _log.warning("decode_program_refused", rows=rows, reason=reason)
+                _log.warning("decode_program_refused", rows=rows, tokens=tokens, reason=reason)
         elif known.addresses != addresses or known.views is not views:
-            self._forget(rows, UNSTABLE, blocks)
+            self._forget(shape, UNSTABLE, blocks)
         elif known.program is None:
             self._count(known.reason)
             blocks()
         elif not known.program.current:
-            self._forget(rows, STALE, blocks)
+            self._forget(shape, STALE, blocks)
         else:
             self._replay(known.program, blocks)
 
@@ -105,9 +114,9 @@ class DecodePrograms:
             raise
         self.replays += 1
 
-    def _forget(self, rows: int, reason: str, blocks: Callable[[], None]) -> None:
-        """Takes the path itself; the next step of so many rows is recorded anew."""
-        del self._recorded[rows]
+    def _forget(self, shape: tuple[int, int], reason: str, blocks: Callable[[], None]) -> None:
+        """Takes the path itself; the next step of this shape is recorded anew."""
+        del self._recorded[shape]
         self._count(reason)
         blocks()
 
