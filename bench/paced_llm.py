@@ -20,7 +20,9 @@ from antiphon_llm.servicer import OPEN_METHODS, SERVICE_NAME, LlmServicer
 from bench.paced_engine import ROWS
 
 
-def paced_worker(settings: LlmSettings, source: ModelSource) -> WorkerFactory:
+def paced_worker(
+    settings: LlmSettings, source: ModelSource, vocabulary: list[bytes]
+) -> WorkerFactory:
     """How to start the paced engine's process."""
 
     def make(on_message, on_exit):

@@ -25,7 +25,9 @@ from antiphon_llm.servicer import OPEN_METHODS, SERVICE_NAME, LlmServicer
 ENGINE_MODULE = "antiphon_llm.engine"
 
 
-def engine_worker(settings: LlmSettings, source: ModelSource) -> WorkerFactory:
+def engine_worker(
+    settings: LlmSettings, source: ModelSource, vocabulary: list[bytes]
+) -> WorkerFactory:
     """How to start the engine process of a model."""
 
     def make(on_message, on_exit):
@@ -36,7 +38,7 @@ def engine_worker(settings: LlmSettings, source: ModelSource) -> WorkerFactory:
             on_message=on_message,
             on_exit=on_exit,
             restart_limit=settings.restart_limit,
-            start_message=Boot(config=settings.engine_config(source.path)),
+            start_message=Boot(settings.engine_config(source.path), vocabulary),
             stop_message=Shutdown(),
         )
 

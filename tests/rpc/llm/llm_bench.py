@@ -24,7 +24,7 @@ from antiphon_llm.messages import Boot, FromEngine, Shutdown, ToEngine
 from antiphon_llm.servicer import OPEN_METHODS, SERVICE_NAME, LlmServicer
 from scripted_engine import Script, ScriptedEngine
 
-MakeWorker = Callable[[LlmSettings, ModelSource], WorkerFactory]
+MakeWorker = Callable[[LlmSettings, ModelSource, list[bytes]], WorkerFactory]
 
 
 class LlmBench:
@@ -90,7 +90,9 @@ class LlmBench:
         await self.server.stop(0.0)
         await self.front.close()
 
-    def _worker(self, settings: LlmSettings, source: ModelSource) -> WorkerFactory:
+    def _worker(
+        self, settings: LlmSettings, source: ModelSource, vocabulary: list[bytes]
+    ) -> WorkerFactory:
         boot = Boot(config=settings.engine_config(source.path))
 
         def make(on_message: Any, on_exit: Any) -> Any:

@@ -76,6 +76,15 @@ class TextModel:
         found = map(self.tokenizer.token_id, self.format.markers())
         return frozenset(index for index in found if index in self.tokenizer.control_ids)
 
+    def vocabulary(self) -> list[bytes]:
+        """The bytes of each token as the output's parser sees it: none for control tokens but
+        those that it reads."""
+        hidden = self.tokenizer.control_ids - self.marker_ids
+        return [
+            b"" if index in hidden else self.tokenizer.token_bytes(index)
+            for index in range(self.tokenizer.vocabulary_size)
+        ]
+
     @cached_property
     def reasoning_ids(self) -> tuple[list[int], list[int]]:
         """Ids of the markers round a reasoning trace."""

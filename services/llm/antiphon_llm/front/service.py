@@ -46,7 +46,7 @@ class LlmFront:
     Args:
         settings: of the service.
         lifecycle: of this process.
-        make_worker: makes the engine's worker for a model source.
+        make_worker: makes the engine's worker for a model source and the bytes of its tokens.
         version: release of the service.
     """
 
@@ -54,7 +54,7 @@ class LlmFront:
         self,
         settings: LlmSettings,
         lifecycle: Lifecycle,
-        make_worker: Callable[[LlmSettings, ModelSource], WorkerFactory],
+        make_worker: Callable[[LlmSettings, ModelSource, list[bytes]], WorkerFactory],
         *,
         version: str = "",
     ) -> None:
@@ -71,7 +71,7 @@ class LlmFront:
     # Life
 
     async def boot(self) -> None:
-        """Finds the model, starts the engine and loads the text side meanwhile.
+        """Finds the model, loads its text side, and starts the engine with what that says.
 
         Raises:
             FailedPrecondition: the model or its files cannot be used.
@@ -82,30 +82,21 @@ class LlmFront:
         name = settings.served_name or source.name
         self._log = RequestLog(name)
         self._names = dict.fromkeys((name, *settings.aliases, source.name, name.split("/")[-1]))
-        loading = asyncio.create_task(
-            asyncio.to_thread(
-                load_text_model,
-                source,
-                settings.chat_template,
-                settings.tool_parser,
-                settings.reasoning_parser,
-            )
+        text = await asyncio.to_thread(
+            load_text_model,
+            source,
+            settings.chat_template,
+            settings.tool_parser,
+            settings.reasoning_parser,
         )
+        vocabulary = await asyncio.to_thread(text.vocabulary)
         self._engine = EngineClient(
-            self._make_worker(settings, source),
+            self._make_worker(settings, source, vocabulary),
             self._lifecycle,
             queue_limit=settings.resolved("queue_limit"),
             check_hello=self._check_hello,
         )
-        starting = asyncio.create_task(self._engine.start())
-        try:
-            # The cheap side first: files that are wrong are named without waiting for weights.
-            text = await loading
-            hello = await starting
-        except BaseException:
-            starting.cancel()
-            loading.cancel()
-            raise
+        hello = await self._engine.start()
         text.check(hello)
         self._parts = _Parts(text, PromptEncoder(text), self._engine)
         self._card = self._make_card(name, text, hello)
