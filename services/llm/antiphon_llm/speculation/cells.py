@@ -84,19 +84,19 @@ class CellMarks:
             return end
         version = self._tables.mapping(row)[1]
         known = self._known.get(row)
-        if known is None or known.version != version or known.end > end:
+        if known is None or known.version != version or known.end != end:
             known = self._known[row] = _Known(version, self._walk_back(row, end), end)
-        known.end = end
         return known.first
 
     def run_from_start(self, row: int, limit: int) -> int:
         """Cells that lie without a gap from position 0 on, at most ``limit``."""
         version = self._tables.mapping(row)[1]
         known = self._known.get(row)
-        place = known.end // self._unit if known is not None and known.version == version else 0
-        place = min(place, limit // self._unit)
+        place = 0
+        if known is not None and known.version == version and not known.first:
+            place = min(known.end, limit) // self._unit
         lives, unit = self._tables.allocator.lives, self._unit
-        count = 0
+        count = place * unit
         for index, entry in enumerate(self._tables.span(row, place, -(-limit // unit)), place):
             if self._life[entry] != lives[entry] or self._first[entry]:
                 count = index * unit
