@@ -14,7 +14,9 @@ from antiphon_gateway.identity.verifiers import build_identity
 from antiphon_gateway.middleware.authentication import AuthenticationMiddleware
 from antiphon_gateway.middleware.cors import CorsMiddleware
 from antiphon_gateway.middleware.limits import LimitsMiddleware
+from antiphon_gateway.middleware.quota import QuotaMiddleware
 from antiphon_gateway.middleware.request import App, RequestMiddleware
+from antiphon_gateway.quota.quotas import Quotas
 from antiphon_gateway.realtime.endpoint import realtime_websocket
 from antiphon_gateway.realtime.routes import ROUTES as REALTIME_ROUTES
 from antiphon_gateway.routes import rest_routes
@@ -40,6 +42,7 @@ class Gateway:
         backends: clients and cached status of the backends.
         lifecycle: state of this process.
         storage: what outlives the process; None where no store is configured.
+        quotas: limits of keys and tenants, and the account of usage.
         batches: works on batches, and is told of new ones; None without storage.
         batch_endpoints: paths that a batch may be for.
         identity: credentials; the realtime endpoint asks it before the upgrade.
@@ -55,6 +58,7 @@ class Gateway:
         self.identity = build_identity(
             settings.api_keys, settings.identity, self.storage.keys if self.storage else None
         )
+        self.quotas = Quotas(settings.quota, self.storage.quotas if self.storage else None)
         self.batches = _batch_worker(self)
         routes: list[BaseRoute] = [
             *rest_routes(),
@@ -65,7 +69,8 @@ class Gateway:
         served = {route.path for route in routes if isinstance(route, Route)}
         self.batch_endpoints = tuple(path for path in _BATCH_ENDPOINTS if path in served)
         router = Router(routes, redirect_slashes=False)
-        guarded = AuthenticationMiddleware(router, self.identity)
+        admitted = QuotaMiddleware(router, self.quotas)
+        guarded = AuthenticationMiddleware(admitted, self.identity)
         limited = LimitsMiddleware(guarded, settings.limits)
         self._requests = self._outermost(CorsMiddleware(limited, settings.cors))
 
@@ -88,6 +93,7 @@ class Gateway:
         """Begins what runs in the background; needs a running loop."""
         if self.storage is not None:
             self.storage.start()
+        self.quotas.start()
         if self.batches is not None:
             self.batches.start()
 
@@ -95,6 +101,7 @@ class Gateway:
         """Ends what runs in the background."""
         if self.batches is not None:
             await self.batches.close()
+        await self.quotas.close()
         if self.storage is not None:
             await self.storage.close()
 

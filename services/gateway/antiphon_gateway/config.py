@@ -10,6 +10,7 @@ from pydantic import field_validator, model_validator
 
 from antiphon_gateway.batches.settings import BatchSettings
 from antiphon_gateway.identity.settings import IdentitySettings
+from antiphon_gateway.quota.settings import QuotaSettings
 from antiphon_gateway.realtime.settings import RealtimeSettings
 from antiphon_gateway.store.settings import StoreSettings
 
@@ -144,6 +145,9 @@ class GatewaySettings(Settings):
     store: StoreSettings = setting(doc="What outlives the process.", default_factory=StoreSettings)
     batches: BatchSettings = setting(
         doc="Bounds on batches, and on the work for them.", default_factory=BatchSettings
+    )
+    quota: QuotaSettings = setting(
+        doc="What keys and tenants may use.", default_factory=QuotaSettings
     )
     cors: CorsSettings = setting(doc="Pages of other origins.", default_factory=CorsSettings)
     realtime: RealtimeSettings = setting(

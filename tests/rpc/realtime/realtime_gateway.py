@@ -39,7 +39,12 @@ class RealtimeGateway:
         """Starts the backends and the gateway and waits until it is ready."""
         target = await self.fakes.start()
         settings = GatewaySettings.model_validate(
-            {"llm_targets": [target], "vocoder_targets": [target], **self._settings}
+            {
+                "llm_targets": [target],
+                "vocoder_targets": [target],
+                "egress_target": target,
+                **self._settings,
+            }
         )
         self.lifecycle = Lifecycle(boot_id="gateway")
         self.backends = Backends(settings)

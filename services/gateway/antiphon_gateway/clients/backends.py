@@ -35,6 +35,9 @@ from antiphon_gateway.names import (
     resolve_speech_model,
     resolve_voice,
 )
+from antiphon_gateway.quota.meter import current_meter
+from antiphon_gateway.quota.metering import metered, prompt_estimate, require_audio
+from antiphon_gateway.quota.usage import Used
 
 Client = TypeVar("Client")
 Served = TypeVar("Served", ModelInfo, Voice, Recognizer)
@@ -125,9 +128,9 @@ class LlmClient:
         """Starts a generation: ``async with llm.generate(request) as events``.
 
         Raises:
-            Unavailable: no llm service is ready; other errors come while iterating.
+            Unavailable: no llm service is ready; other errors come on entering and iterating.
         """
-        return self.pool.choose(request.model).generate(request)
+        return metered(request, lambda given: self.pool.choose(given.model).generate(given))
 
     async def tokenize(
         self, source: ChatInput | str, *, model: str, omit_special_tokens: bool = False
@@ -148,9 +151,25 @@ class LlmClient:
         dimensions: int,
         timeout: float | None,
     ) -> tuple[list[Sequence[float]], int]:
-        """Vectors in input order, and the number of prompt tokens."""
+        """Vectors in input order, and the number of prompt tokens.
+
+        Raises:
+            ResourceExhausted: a quota refuses.
+        """
         backend = self.pool.choose(model)
-        return await backend.embed(inputs, model=model, dimensions=dimensions, timeout=timeout)
+        meter = current_meter()
+        if meter is None:
+            return await backend.embed(inputs, model=model, dimensions=dimensions, timeout=timeout)
+        reservation = await meter.reserve(sum(prompt_estimate(item) for item in inputs), 0)
+        used = Used()
+        try:
+            vectors, tokens = await backend.embed(
+                inputs, model=model, dimensions=dimensions, timeout=timeout
+            )
+            used = Used(requests=1, prompt_tokens=tokens)
+            return vectors, tokens
+        finally:
+            reservation.settle(model, used)
 
 
 class VocoderClient:
@@ -195,7 +214,9 @@ class VocoderClient:
 
         Raises:
             Unavailable: no vocoder service is ready; other errors come while iterating.
+            ResourceExhausted: QUOTA_SPENT.
         """
+        require_audio()
         return self.pool.choose(config.voice).stream(config)
 
 
@@ -223,7 +244,9 @@ class RecognizerClient:
 
         Raises:
             Unavailable: no recogniser is ready; other errors come while iterating.
+            ResourceExhausted: QUOTA_SPENT.
         """
+        require_audio()
         return self.pool.choose(config.model).stream(config)
 
     def recognize(self, config: RecognitionConfig) -> FileRecognitionStream:
@@ -231,7 +254,9 @@ class RecognizerClient:
 
         Raises:
             Unavailable: no recogniser is ready; other errors come while iterating.
+            ResourceExhausted: QUOTA_SPENT.
         """
+        require_audio()
         return self.pool.choose(config.model).recognize(config)
 
 

@@ -19,6 +19,7 @@ from antiphon_gateway.domain.recognition import (
     Recognizer,
     TurnDetection,
 )
+from antiphon_gateway.quota.metering import recognition_metered
 
 AUDIO_PIECE_BYTES = 256 * 1024
 """Audio a message; the contract allows 1 MiB."""
@@ -28,7 +29,8 @@ class RecognitionStream(TwoWayStream[RecognitionEvent]):
     """Live audio in; turn events, partial and final text out; RecognitionFinished last."""
 
     def __init__(self, call: Any, config: RecognitionConfig) -> None:
-        super().__init__(call, convert.live_response_to_event, RecognitionFinished)
+        observe = recognition_metered(convert.live_response_to_event, config.model)
+        super().__init__(call, observe, RecognitionFinished)
         self._config = config
 
     async def __aenter__(self) -> RecognitionStream:
@@ -57,7 +59,8 @@ class FileRecognitionStream(TwoWayStream[FileEvent]):
     """A file in any container in; segments in time order and FileFinished out."""
 
     def __init__(self, call: Any, config: RecognitionConfig) -> None:
-        super().__init__(call, convert.file_response_to_event, FileFinished)
+        observe = recognition_metered(convert.file_response_to_event, config.model)
+        super().__init__(call, observe, FileFinished)
         self._config = config
 
     async def __aenter__(self) -> FileRecognitionStream:

@@ -11,6 +11,7 @@ from antiphon_core.rpc.streams import result
 from antiphon_gateway.clients.stream import TwoWayStream
 from antiphon_gateway.convert import speech as convert
 from antiphon_gateway.domain.speech import SpeechConfig, SpeechEvent, SpeechFinished, Voice
+from antiphon_gateway.quota.metering import speech_metered
 
 _TEXT_PIECE_CHARACTERS = 16_000
 """At most 64 KiB of UTF-8 a message, as the contract asks."""
@@ -20,7 +21,8 @@ class SpeechStream(TwoWayStream[SpeechEvent]):
     """Text in, audio out: SpeechReady, chunks and marks, SpeechFinished."""
 
     def __init__(self, call: Any, config: SpeechConfig) -> None:
-        super().__init__(call, convert.response_to_event, SpeechFinished)
+        named = config.model or config.voice
+        super().__init__(call, speech_metered(convert.response_to_event, named), SpeechFinished)
         self._config = config
 
     async def __aenter__(self) -> SpeechStream:

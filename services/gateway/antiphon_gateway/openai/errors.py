@@ -59,6 +59,7 @@ ERROR_TABLE: Mapping[str, ErrorRow] = {
     "KV_FULL": ErrorRow(429, RATE_LIMIT, "capacity_exceeded"),
     "MEMORY_PRESSURE": ErrorRow(429, RATE_LIMIT, "capacity_exceeded"),
     "RATE_LIMITED": ErrorRow(429, RATE_LIMIT, "rate_limit_exceeded"),
+    "LIMIT_TOO_SMALL": ErrorRow(429, RATE_LIMIT, "rate_limit_exceeded", retry=False),
     "QUOTA_SPENT": ErrorRow(429, QUOTA, "insufficient_quota", retry=False),
     "TOO_LARGE": ErrorRow(413, INVALID_REQUEST, "request_too_large"),
     "BOOTING": ErrorRow(503, SERVER, "starting"),

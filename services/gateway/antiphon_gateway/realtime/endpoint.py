@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket
 
 from antiphon_gateway.middleware.authentication import act_as
 from antiphon_gateway.openai.errors import error_body, error_headers, row_of
+from antiphon_gateway.quota.meter import use_meter
 from antiphon_gateway.realtime import events, session
 from antiphon_gateway.realtime.admission import Admission, admit, served
 from antiphon_gateway.realtime.connection import Connection
@@ -47,14 +48,19 @@ async def realtime_websocket(websocket: WebSocket) -> None:
                 websocket.scope["subprotocols"],
                 websocket.query_params.get("model", ""),
             )
-            await websocket.accept(subprotocol=admission.subprotocol)
-            if BETA_VALUE in websocket.headers.get(BETA_HEADER, ""):
-                await _refuse_beta(websocket)
-            else:
-                with act_as(admission.principal):
-                    await _serve(websocket, gateway, admission)
+            meter = await gateway.quotas.admit(admission.principal)
+            with act_as(admission.principal), use_meter(meter):
+                await _accept(websocket, gateway, admission)
     except AntiphonError as error:
         await _deny(websocket, error)
+
+
+async def _accept(websocket: WebSocket, gateway: Gateway, admission: Admission) -> None:
+    await websocket.accept(subprotocol=admission.subprotocol)
+    if BETA_VALUE in websocket.headers.get(BETA_HEADER, ""):
+        await _refuse_beta(websocket)
+    else:
+        await _serve(websocket, gateway, admission)
 
 
 async def _serve(websocket: WebSocket, gateway: Gateway, admission: Admission) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -94,7 +94,7 @@ class BlobFolder:
                 stream.close()
                 temporary.unlink(missing_ok=True)
 
-    async def chunks(self, name: str) -> AsyncIterator[bytes]:
+    async def chunks(self, name: str) -> AsyncGenerator[bytes, None]:
         """The blob piece by piece.
 
         Raises:

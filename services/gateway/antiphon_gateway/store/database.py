@@ -12,7 +12,7 @@ import sqlalchemy
 from antiphon_core import metrics
 from antiphon_core.errors import FailedPrecondition, Unavailable
 from antiphon_core.logs import get_logger
-from sqlalchemy import exc
+from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from antiphon_gateway.store.blobs import BlobFolder
@@ -199,8 +199,8 @@ class Store:
             pool_timeout=timeout,
             connect_args={"timeout": timeout},
         )
-        sqlalchemy.event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-        sqlalchemy.event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
 
 
