@@ -318,6 +318,8 @@ def _open_constraints(
 
 def _warm_up(loop: EngineLoop) -> None:
     """Runs one small request through the real loop, so that the first caller's is not first."""
+    if loop.speculation is not None:
+        loop.speculation.drafter.warmup()
     sampling = Sampling(temperature=1.0, top_k=8, max_tokens=2, ignore_eos=True)
     loop.intake.submit(Submit("warm-up", [0] * WARM_UP_TOKENS, sampling))
     while loop.busy:
