@@ -130,7 +130,7 @@ async def test_choices_call_apart(llm: LlmBench) -> None:
 
 
 async def test_several_calls_in_one_reply(llm: LlmBench) -> None:
-    """The end token is barred while a second call could follow, so one does."""
+    """The end is barred while a second call could follow, so one does."""
     required = Choice(mode=Choice.MODE_REQUIRED, allowed=["now"])
     sampling = generate_pb2.SamplingParams(temperature=0.8, seed=1, min_tokens=40)
     found = await asked(llm, question(choice=required, sampling=sampling, stop=limit(400)))
@@ -198,7 +198,7 @@ async def test_what_is_wrong_with_a_tool_is_named(llm: LlmBench) -> None:
     request.chat.tools[1].parameters_json = json.dumps(schema)
     request.chat.tools[1].strict = True
     error = await refused(request)
-    assert (error.reason, error.field) == ("INVALID_SCHEMA", "chat.tools[1].parameters_json")
+    assert (error.reason, error.field) == ("UNSUPPORTED_OPTION", "chat.tools[1].parameters_json")
     assert error.metadata["keyword"] == "uniqueItems"
     request.chat.tools[1].strict = False
     assert "uniqueItems" in (await asked(llm, request)).accepted[0].notes[0]

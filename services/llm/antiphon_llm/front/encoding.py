@@ -58,10 +58,10 @@ class PromptEncoder:
         if isinstance(prompt, ChatInput):
             conversation = prompt.conversation
             size = sum(len(text) for message in conversation.messages for text in message.texts)
-            size += sum(len(tool.parameters_json) for tool in prompt.tools.offered)
-            return await self._compute(lambda: self._encode_chat(prompt), size)
+            size += prompt.tools.size
+            return await self.compute(lambda: self._encode_chat(prompt), size)
         if isinstance(prompt, str):
-            return await self._compute(
+            return await self.compute(
                 lambda: EncodedPrompt(
                     self._text.tokenizer.encode(prompt, add_special_tokens=not omit_special_tokens)
                 ),
@@ -92,7 +92,8 @@ class PromptEncoder:
             return "closed"
         return form.opening(rendered)
 
-    async def _compute(self, work: Callable[[], Result], size: int) -> Result:
+    async def compute(self, work: Callable[[], Result], size: int) -> Result:
+        """Does work on a text of so many characters, in a thread where it takes long."""
         if size <= INLINE_CHARACTERS:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

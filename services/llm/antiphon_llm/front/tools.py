@@ -56,6 +56,11 @@ class ToolOptions:
             return ()
         return [tool for tool in self.tools if not self.allowed or tool.name in self.allowed]
 
+    @property
+    def size(self) -> int:
+        """Characters of all schemas."""
+        return sum(len(tool.parameters_json) for tool in self.tools)
+
 
 @dataclass(frozen=True, slots=True)
 class OfferedTools:
@@ -68,7 +73,7 @@ class OfferedTools:
 
 
 def check_tools(options: ToolOptions) -> None:
-    """Checks tools and choice.
+    """Checks names, sizes and choice; ``offered_tools`` checks the schemas.
 
     Raises:
         InvalidArgument: naming the field and what it may hold.
@@ -88,8 +93,37 @@ def check_tools(options: ToolOptions) -> None:
                 f"{field}.name {tool.name!r} is taken by a tool before it", field=f"{field}.name"
             )
         names.add(tool.name)
-        _checked(field, tool)
+        _check_size(f"{field}.parameters_json", tool.parameters_json)
     _check_choice(options, names)
+
+
+def check_ending(options: ToolOptions, *, ignore_eos: bool, min_tokens: int) -> None:
+    """Refuses settings that bar the end of an output which must end behind a call.
+
+    Raises:
+        InvalidArgument: naming the setting.
+    """
+    one = options.mode == "named" or (options.single_call and bool(options.offered))
+    if ignore_eos and (one or options.mode == "required"):
+        raise InvalidArgument(
+            "stop.ignore_eos does not go with calls that end the output",
+            field="stop.ignore_eos",
+        )
+    if min_tokens and one:
+        raise InvalidArgument(
+            f"sampling.min_tokens is {min_tokens}, allowed is 0 where one call ends the output",
+            field="sampling.min_tokens",
+        )
+
+
+def _check_size(field: str, text: str) -> None:
+    size = len(text.encode())
+    if size > SCHEMA_BYTES:
+        raise InvalidArgument(
+            f"{field} has {size} bytes, allowed are {SCHEMA_BYTES}",
+            field=field,
+            metadata={"limit": str(SCHEMA_BYTES), "observed": str(size)},
+        )
 
 
 def _check_choice(options: ToolOptions, names: set[str]) -> None:
@@ -118,52 +152,49 @@ def _unknown(field: str, name: str, names: set[str]) -> None:
 
 
 def offered_tools(options: ToolOptions) -> OfferedTools:
-    """What may be called, and how: of a checked request.
+    """What may be called, and how; takes up to a second for the largest schemas.
 
     Raises:
         InvalidArgument: a schema is refused.
     """
     specs, notes = [], []
+    offered = {tool.name for tool in options.offered}
+    if options.mode == "named":
+        offered = {options.name}
     for place, tool in enumerate(options.tools):
-        if tool not in options.offered or (options.mode == "named" and tool.name != options.name):
+        schema, gated = _checked(f"chat.tools[{place}].parameters_json", tool)
+        if tool.name not in offered:
             continue
-        schema, gated = _checked(f"chat.tools[{place}]", tool)
         specs.append(ToolSpec(tool.name, schema, gated.schema))
         notes += [f"tools[{place}] {tool.name}: {ignored}" for ignored in gated.ignored]
     return OfferedTools(specs, notes)
 
 
 def template_tools(options: ToolOptions) -> list[dict[str, Any]]:
-    """The offered tools in the form that chat templates expect."""
+    """The offered tools in the form that chat templates expect; raises as ``offered_tools``."""
+    offered = {tool.name for tool in options.offered}
     return [
         {
             "type": "function",
             "function": {
                 "name": tool.name,
                 "description": tool.description,
-                "parameters": json.loads(tool.parameters_json or _NO_ARGUMENTS),
+                "parameters": _checked(f"chat.tools[{place}].parameters_json", tool)[0],
             },
         }
-        for tool in options.offered
+        for place, tool in enumerate(options.tools)
+        if tool.name in offered
     ]
 
 
 def _checked(field: str, tool: Tool) -> tuple[Mapping[str, Any], GatedSchema]:
     """A tool's schema as it was given, and as the grammar holds to it."""
-    field = f"{field}.parameters_json"
-    size = len(tool.parameters_json.encode())
-    if size > SCHEMA_BYTES:
-        raise InvalidArgument(
-            f"{field} has {size} bytes, allowed are {SCHEMA_BYTES}",
-            field=field,
-            metadata={"limit": str(SCHEMA_BYTES), "observed": str(size)},
-        )
     try:
         return _gated(tool.parameters_json or _NO_ARGUMENTS, tool.strict)
     except SchemaRefused as error:
         raise InvalidArgument(
             f"{field}: {error}",
-            reason="INVALID_SCHEMA",
+            reason="UNSUPPORTED_OPTION" if error.unsupported else "INVALID_SCHEMA",
             field=field,
             metadata={"pointer": error.pointer, "keyword": error.keyword},
         ) from None

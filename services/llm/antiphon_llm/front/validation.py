@@ -13,7 +13,7 @@ from antiphon_llm.front.conversation import Message
 from antiphon_llm.front.ranges import check_count, check_ids, check_range, unsupported
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, OutputOptions, StopOptions
 from antiphon_llm.front.sampling_rules import check_sampling
-from antiphon_llm.front.tools import check_tools
+from antiphon_llm.front.tools import check_ending, check_tools
 
 CHOICE_LIMIT = 16
 LOGPROBS_LIMIT = 20
@@ -44,6 +44,12 @@ def check_request(
             f"constraint.{request.constraint}", "this build does not constrain the output's form"
         )
     check_input(request.input, vocabulary_size=vocabulary_size)
+    if isinstance(request.input, ChatInput):
+        check_ending(
+            request.input.tools,
+            ignore_eos=request.stop.ignore_eos,
+            min_tokens=request.sampling.min_tokens or 0,
+        )
     check_sampling(request.sampling, vocabulary_size=vocabulary_size, draft_depth=draft_depth)
     _check_stop(request.stop, vocabulary_size)
     _check_output(request.output)
