@@ -248,7 +248,7 @@ async def test_what_the_service_weakens_is_told_in_a_header(
 
 
 def calls_script(finish: str = "FINISH_REASON_TOOL_CALLS") -> LlmScript:
-    """Two calls of choice 0, their pieces interleaved with text, and plain text of choice 1."""
+    """Three calls, their pieces cut in every way, with text between them."""
 
     def piece(index: int, arguments: str = "", **first: str) -> gen.GenerateDelta:
         call = gen.ToolCallDelta(index=index, arguments=arguments, **first)
@@ -259,10 +259,18 @@ def calls_script(finish: str = "FINISH_REASON_TOOL_CALLS") -> LlmScript:
         extra_deltas=(
             piece(0, id="call_a", name="look"),
             piece(0, '{"at'),
-            piece(0, '":"x"}'),
+            piece(0, '":"x"'),
             gen.GenerateDelta(text="and ", token_count=1),
-            piece(1, "{", id="call_b", name="wait"),
-            piece(1, "}"),
+            # One message with the end of a call and the whole of two more.
+            gen.GenerateDelta(
+                tool_calls=[
+                    gen.ToolCallDelta(index=0, arguments="}"),
+                    gen.ToolCallDelta(index=1, id="call_b", name="wait", arguments="{"),
+                    gen.ToolCallDelta(index=1, arguments="}"),
+                    gen.ToolCallDelta(index=2, id="call_c", name="wait", arguments="{}"),
+                ],
+                token_count=1,
+            ),
         ),
         finish=finish,
     )
@@ -276,11 +284,14 @@ async def test_stream_of_calls_joins_to_the_whole_answer(bench: GatewayBench) ->
     events = events_of((await bench.chat(tools=[LOOK, BARE], stream=True)).text)
     joined: dict[int, dict] = {}
     for event in events[:-1]:
-        for delta in event["choices"][0]["delta"].get("tool_calls", []):
+        pieces = event["choices"][0]["delta"].get("tool_calls", [])
+        assert len({piece["index"] for piece in pieces}) == len(pieces)
+        for delta in pieces:
             index = delta.pop("index")
             if index not in joined:
                 assert set(delta) == {"id", "type", "function"}
                 assert set(delta["function"]) == {"name", "arguments"}
+                assert delta["function"]["arguments"] == ""
                 joined[index] = delta
             else:
                 assert set(delta) == {"function"}, "id, type and name come once"
@@ -296,7 +307,7 @@ async def test_a_call_cut_by_length_says_length(bench: GatewayBench) -> None:
     bench.fakes.llm.script = calls_script("FINISH_REASON_LENGTH")
     choice = (await bench.chat(tools=[LOOK, BARE])).json()["choices"][0]
     assert choice["finish_reason"] == "length"
-    assert len(choice["message"]["tool_calls"]) == 2
+    assert len(choice["message"]["tool_calls"]) == 3
 
 
 async def test_details_of_usage_appear_with_their_producers(bench: GatewayBench) -> None:

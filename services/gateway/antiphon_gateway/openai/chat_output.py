@@ -223,11 +223,12 @@ class ChatFrames:
         """The chunk of new output; empty where it has nothing to show."""
         if event.is_plain:
             return self.text(event.choice, event.text, event.token_count) if event.text else b""
+        calls = _without_repeats(event.tool_calls)
         delta = Delta(
             content=event.text or UNSET,
             reasoning_content=event.reasoning or UNSET,
             reasoning=event.reasoning or UNSET,
-            tool_calls=[_tool_call(call) for call in event.tool_calls] or UNSET,
+            tool_calls=calls[0] if calls else UNSET,
         )
         if event.logprobs and delta.content is UNSET and delta.reasoning is UNSET:
             # Tokens whose text is held back still have log-probabilities.
@@ -236,7 +237,10 @@ class ChatFrames:
             return b""
         logprobs = logprobs_of(event.logprobs) if event.logprobs else None
         choice = ChunkChoice(event.choice, delta, logprobs)
-        return self._frame(choice, token_count=event.token_count)
+        frame = self._frame(choice, token_count=event.token_count)
+        for pieces in calls[1:]:
+            frame += self._frame(ChunkChoice(event.choice, Delta(tool_calls=pieces)))
+        return frame
 
     def audio(self, delta: AudioDelta, *, choice: int = 0, token_count: int = 0) -> bytes:
         """The chunk of a piece of a spoken answer."""
@@ -300,17 +304,28 @@ def error_frame(body: ErrorBody) -> bytes:
     return sse_frame(body)
 
 
-def _tool_call(call: generation.ToolCallDelta) -> ToolCallDelta:
-    first = bool(call.id)
-    return ToolCallDelta(
-        index=call.index,
-        function=FunctionDelta(
-            name=call.name if first else UNSET,
-            arguments=call.arguments if first or call.arguments else UNSET,
-        ),
-        id=call.id if first else UNSET,
-        type="function" if first else UNSET,
-    )
+def _without_repeats(calls: Sequence[generation.ToolCallDelta]) -> list[list[ToolCallDelta]]:
+    """Pieces for the chunks that carry them; in each, an index occurs once."""
+    chunks: list[list[ToolCallDelta]] = []
+    for call in calls:
+        for piece in _pieces(call):
+            if not chunks or any(piece.index == other.index for other in chunks[-1]):
+                chunks.append([])
+            chunks[-1].append(piece)
+    return chunks
+
+
+def _pieces(call: generation.ToolCallDelta) -> list[ToolCallDelta]:
+    """A call begins with a piece that names it and has no arguments."""
+    pieces = []
+    if call.id:
+        head = FunctionDelta(name=call.name, arguments="")
+        pieces.append(ToolCallDelta(index=call.index, id=call.id, type="function", function=head))
+    if call.arguments:
+        pieces.append(
+            ToolCallDelta(index=call.index, function=FunctionDelta(arguments=call.arguments))
+        )
+    return pieces
 
 
 def _text(token: bytes) -> str:
