@@ -13,6 +13,7 @@ from antiphon_gateway.http import Receive, Scope, Send
 from antiphon_gateway.identity.verifiers import build_identity
 from antiphon_gateway.middleware.authentication import AuthenticationMiddleware
 from antiphon_gateway.middleware.cors import CorsMiddleware
+from antiphon_gateway.middleware.idempotency import IdempotencyMiddleware
 from antiphon_gateway.middleware.limits import LimitsMiddleware
 from antiphon_gateway.middleware.quota import QuotaMiddleware
 from antiphon_gateway.middleware.request import App, RequestMiddleware
@@ -69,7 +70,12 @@ class Gateway:
         served = {route.path for route in routes if isinstance(route, Route)}
         self.batch_endpoints = tuple(path for path in _BATCH_ENDPOINTS if path in served)
         router = Router(routes, redirect_slashes=False)
-        admitted = QuotaMiddleware(router, self.quotas)
+        answered_once = IdempotencyMiddleware(
+            router,
+            self.storage.idempotency if self.storage else None,
+            settings.limits.request_seconds,
+        )
+        admitted = QuotaMiddleware(answered_once, self.quotas)
         guarded = AuthenticationMiddleware(admitted, self.identity)
         limited = LimitsMiddleware(guarded, settings.limits)
         self._requests = self._outermost(CorsMiddleware(limited, settings.cors))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from antiphon_gateway.store.batches import BatchTable
 from antiphon_gateway.store.database import Store
 from antiphon_gateway.store.files import FileTable
+from antiphon_gateway.store.idempotency import IdempotencyTable
 from antiphon_gateway.store.keys import KeyTable
 from antiphon_gateway.store.quotas import QuotaTable
 from antiphon_gateway.store.settings import StoreSettings
@@ -18,6 +19,7 @@ class Storage:
         self.keys = KeyTable(self.store)
         self.files = FileTable(self.store)
         self.batches = BatchTable(self.store)
+        self.idempotency = IdempotencyTable(self.store)
         self.quotas = QuotaTable(self.store)
 
     def start(self) -> None:
