@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from antiphon_core.errors import InvalidArgument
 
 from antiphon_llm.front.conversation import Conversation
 from antiphon_llm.front.model import TextModel
+from antiphon_llm.front.output import OutputPlan, plan_output
 from antiphon_llm.front.parsing.reasoning import Opening
 from antiphon_llm.front.requests import ChatInput, PromptInput
 from antiphon_llm.front.tools import template_tools
+from antiphon_llm.messages import Constraint
 
 INLINE_CHARACTERS = 4000
 """Shorter inputs are rendered and tokenised on the event loop: a thread hop costs more."""
@@ -59,15 +62,22 @@ class PromptEncoder:
             conversation = prompt.conversation
             size = sum(len(text) for message in conversation.messages for text in message.texts)
             size += prompt.tools.size
-            return await self.compute(lambda: self._encode_chat(prompt), size)
+            return await self._compute(lambda: self._encode_chat(prompt), size)
         if isinstance(prompt, str):
-            return await self.compute(
+            return await self._compute(
                 lambda: EncodedPrompt(
                     self._text.tokenizer.encode(prompt, add_special_tokens=not omit_special_tokens)
                 ),
                 len(prompt),
             )
         return EncodedPrompt(list(prompt))
+
+    async def plan(
+        self, chat: ChatInput, opening: Opening, constraint: Constraint | None, *, whitespace: int
+    ) -> OutputPlan:
+        """See ``plan_output``."""
+        work = partial(plan_output, chat, self._text, opening, constraint, whitespace=whitespace)
+        return await self._compute(work, chat.tools.size)
 
     def _encode_chat(self, chat: ChatInput) -> EncodedPrompt:
         conversation = replace(chat.conversation, tools=template_tools(chat.tools))
@@ -92,8 +102,7 @@ class PromptEncoder:
             return "closed"
         return form.opening(rendered)
 
-    async def compute(self, work: Callable[[], Result], size: int) -> Result:
-        """Does work on a text of so many characters, in a thread where it takes long."""
+    async def _compute(self, work: Callable[[], Result], size: int) -> Result:
         if size <= INLINE_CHARACTERS:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -23,8 +23,7 @@ from antiphon_llm.front.encoding import EncodedPrompt, PromptEncoder
 from antiphon_llm.front.engine_client import EngineClient, WorkerFactory
 from antiphon_llm.front.generation import Generation, Prepared
 from antiphon_llm.front.model import ModelCard, TextModel, load_text_model
-from antiphon_llm.front.output import PLAIN, OutputPlan, plan_output
-from antiphon_llm.front.parsing.reasoning import Opening
+from antiphon_llm.front.output import PLAIN
 from antiphon_llm.front.ranges import check_ids
 from antiphon_llm.front.request_log import RequestLog
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, RequestScope
@@ -304,7 +303,7 @@ class LlmFront:
         encoded = await parts.encoder.encode(request.input)
         ids, output = encoded.ids, PLAIN
         if isinstance(request.input, ChatInput):
-            output = await self._plan_output(request, request.input, encoded.opening)
+            output = await parts.encoder.plan(request.input, encoded.opening, None, whitespace=16)
         validation.check_length(len(ids), request.stop.max_tokens, card.context_limit)
         sampling = resolve_sampling(
             request,
@@ -331,15 +330,6 @@ class LlmFront:
             sampling,
             output=output,
             notes=output.notes,
-        )
-
-    async def _plan_output(
-        self, request: GenerationRequest, chat: ChatInput, opening: Opening
-    ) -> OutputPlan:
-        parts = self._ready()
-        return await parts.encoder.compute(
-            lambda: plan_output(chat, parts.text, opening, None, whitespace=16),
-            chat.tools.size,
         )
 
     def _ready(self) -> _Parts:
