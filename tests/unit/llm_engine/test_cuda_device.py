@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
-ROWS, ENTRY_TOKENS, CONTEXT, STEP_TOKENS = 40, 16, 512, 512
+ROWS, ENTRY_TOKENS, CONTEXT, STEP_TOKENS, DEPTH = 40, 16, 512, 512, 4
 TINY = Qwen3Shape("tiny", 256, 512, 3, 4, 2, tied=True, head_dim=64, vocabulary=2048)
 ADJUSTED = {"presence_penalty": 0.6, "logit_bias": {5: 3.0}, "min_tokens": 3}
 
@@ -41,7 +41,8 @@ ADJUSTED = {"presence_penalty": 0.6, "logit_bias": {5: 3.0}, "min_tokens": 3}
 def model() -> Decoder:
     device = torch.device("cuda")
     checkpoint = RandomCheckpoint(TINY, device, torch.bfloat16)
-    built = build_model(checkpoint, device=device, dtype=torch.bfloat16, fixed_tokens=ROWS)
+    fixed = ROWS * (1 + DEPTH)
+    built = build_model(checkpoint, device=device, dtype=torch.bfloat16, fixed_tokens=fixed)
     # Wide logits, so that two ways to sum a product seldom choose another token.
     built._embedding.weight.mul_(20.0)
     return built
@@ -72,7 +73,7 @@ class Steps:
         for prompt in prompts:
             settings = Sampling(**{"temperature": 0.0, "seed": len(self.requests), **sampling})
             row = SamplerRow(
-                settings, choice=0, prompt_ids=prompt, end_ids=[1], vocabulary=model.vocab_size
+                settings, choice=0, prompt_ids=prompt, end_ids=[1], vocabulary=TINY.vocabulary
             )
             request = Request("r", 1, list(prompt), len(prompt), 99, Timings(0.0), sampler=row)
             request.row = self.tables.open()
@@ -98,10 +99,19 @@ class Steps:
         result = self.runner.collect(flight)
         for row in flight.plan.rows:
             row.request.written = row.end
-        for row, (drawn,) in result.draws:
-            assert not drawn.error
-            row.request.tokens.append(drawn.token)
-        return [drawn.token for _, (drawn,) in result.draws]
+        for row, draws in result.draws:
+            assert not any(drawn.error for drawn in draws)
+            row.request.written = row.first_draw + len(draws) - 1
+            row.request.tokens += [drawn.token for drawn in draws]
+        return [draws[-1].token for _, draws in result.draws]
+
+    def verify(self, drafts: Sequence[tuple[int, ...]]) -> None:
+        """A step of the first requests with these drafts, all equally many."""
+        plan = StepPlan()
+        for request, proposed in zip(self.requests, drafts, strict=False):
+            self.tables.extend(request.row, request.written + 1 + len(proposed))
+            plan.add(request, 1 + len(proposed), proposed)
+        self._take(self.runner.launch(plan))
 
     def logits(self, rows: int) -> torch.Tensor:
         return self.runner._draws.logits[:rows].clone()
@@ -138,6 +148,97 @@ def test_a_replay_equals_the_eager_step_on_every_rung(
     assert recorded.runner.graphs.replays == ROWS + 3
     assert not recorded.runner.graphs.eager and not recorded.runner.graphs_refused
     assert eager.runner.graphs.eager == {"off": ROWS + 3}
+
+
+def test_replayed_windows_equal_eager_ones(
+    model: Decoder, prompts: list[list[int]], rng: np.random.Generator
+) -> None:
+    recorded = Steps(model, draft_depth=DEPTH)
+    eager = Steps(model, draft_depth=DEPTH, graphs=False)
+    for steps in (recorded, eager):
+        steps.prefill(prompts)
+    counts = [1, 2, 3, 8, 17, ROWS, 1]
+    for count in counts:
+        for one, other in zip(recorded.requests, eager.requests, strict=True):
+            one.tokens[:], one.written = other.tokens, other.written
+        # Refused as good as always, so that both go on with the same text.
+        drafts = [tuple(rng.integers(2, TINY.vocabulary, DEPTH).tolist()) for _ in range(count)]
+        recorded.verify(drafts)
+        eager.verify(drafts)
+        places = count * (1 + DEPTH)
+        error = (recorded.logits(places) - eager.logits(places)).norm()
+        assert error <= 2e-2 * eager.logits(places).norm(), count
+        recorded.verify([proposed[:2] for proposed in drafts])
+        eager.verify([proposed[:2] for proposed in drafts])
+    assert recorded.runner.graphs.replays == 2 * len(counts), "narrower windows are padded"
+    assert not recorded.runner.graphs.eager and not recorded.runner.graphs_refused
+
+
+def test_drafts_change_no_greedy_text_but_at_near_ties(
+    model: Decoder, prompts: list[list[int]], rng: np.random.Generator
+) -> None:
+    rows, windows = 6, 15
+    plain = Steps(model)
+    plain.prefill(prompts[:rows])
+    margins: list[list[float]] = []
+    for _ in range(windows * (1 + DEPTH)):
+        plain.decode(range(rows))
+        best = plain.logits(rows).topk(2).values
+        margins.append((best[:, 0] - best[:, 1]).tolist())
+    steps = Steps(model, draft_depth=DEPTH)
+    steps.prefill(prompts[:rows])
+    answers = [request.tokens for request in plain.requests]
+    accepted = 0
+    for number in range(windows):
+        before = [len(request.tokens) for request in steps.requests]
+        depth = 2 if number % 3 == 0 else DEPTH
+        steps.verify(
+            [
+                tuple(answer[at + place] if rng.random() < 0.8 else 2 for place in range(depth))
+                for answer, at in zip(answers, before, strict=True)
+            ]
+        )
+        for row, (request, answer) in enumerate(zip(steps.requests, answers, strict=True)):
+            accepted += len(request.tokens) - before[row] - 1
+            for at in range(before[row], len(request.tokens)):
+                if request.tokens[at] != answer[at]:
+                    # The first token came from the prompt's end, the others from decode steps.
+                    assert margins[at - len(prompts[row]) - 1][row] < 1e-2
+                    request.tokens[at:], request.written = [answer[at]], at
+                    break
+    assert accepted > windows * rows
+
+
+@pytest.mark.parametrize("depth", [0, DEPTH])
+def test_masked_rows_draw_allowed_ids_and_leave_the_others_alone(
+    model: Decoder, prompts: list[list[int]], rng: np.random.Generator, depth: int
+) -> None:
+    allowed = sorted(rng.choice(TINY.vocabulary, 300, replace=False).tolist())
+    kinds: list[dict[str, object]] = [
+        {"temperature": 0.9, "top_k": 40},
+        {"temperature": 1.2, "allowed_token_ids": allowed},
+        {"temperature": 0.0, "allowed_token_ids": allowed, "presence_penalty": 1.5},
+        {"temperature": 1.0, "presence_penalty": 0.7},
+        {"temperature": 0.8, "top_p": 0.9, "allowed_token_ids": allowed[:3]},
+    ]
+    mixed, plain = Steps(model, draft_depth=depth), Steps(model, draft_depth=depth)
+    for place, kind in enumerate(kinds):
+        mixed.prefill(prompts[place : place + 1], **{"seed": place, **kind})
+        unmasked = {name: value for name, value in kind.items() if name != "allowed_token_ids"}
+        plain.prefill(prompts[place : place + 1], **{"seed": place, **unmasked})
+    for _ in range(12):
+        drafts = [tuple(rng.integers(2, TINY.vocabulary, depth).tolist()) for _ in kinds]
+        for steps in (mixed, plain):
+            steps.verify(drafts)
+    for place, (kind, mine, other) in enumerate(
+        zip(kinds, mixed.requests, plain.requests, strict=True)
+    ):
+        new = mine.tokens[len(prompts[place]) :]
+        if "allowed_token_ids" in kind:
+            assert set(new) <= set(kind["allowed_token_ids"])
+        else:
+            assert new == other.tokens[len(prompts[place]) :]
+    assert mixed.runner.counters["draw: masked rows"] >= 36
 
 
 def test_logits_equal_the_references_on_the_host(prompts: list[list[int]]) -> None:
@@ -178,7 +279,9 @@ def test_packed_uploads_equal_direct_ones(
         steps = Steps(model, upload_mode=mode)
         steps.prefill(prompts[:7], **sampling)
         drawn.append([steps.decode(range(7)) for _ in range(30)])
-        drawn[-1].append([view.keys.float().sum().item() for view in steps.views])
+        # Without the null entry, where padding goes.
+        kept = [view.keys[ENTRY_TOKENS:] for view in steps.views]
+        drawn[-1].append([keys.float().sum().item() for keys in kept])
     assert drawn[0] == drawn[1]
 
 
