@@ -6,15 +6,20 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from antiphon_llm.engine.boot import BootPhases, boot
+from antiphon_llm.engine.boot import BootPhases, _assemble, boot, check_config
+from antiphon_llm.engine.cuda import boot as cuda_boot
+from antiphon_llm.engine.cuda.device import HostDevice
 from antiphon_llm.engine.loop import EngineLoop
 from antiphon_llm.messages import EngineConfig, Finish, Sampling, Submit
 from antiphon_llm.speculation.drafter import Proposal
+from antiphon_nn.checkpoint import open_checkpoint
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
@@ -47,6 +52,17 @@ def target(path: Path, *, layers: int = 4, family: str = "qwen3", seed: int = 4)
                 parameter.add_(0.2 * torch.randn_like(parameter))
     model.float().eval().save_pretrained(path)
     return model
+
+
+def near(path: Path, model: nn.Module, *, noise: float, seed: int = 21) -> nn.Module:
+    """Saves a copy of a target that says the same often, not always."""
+    torch.manual_seed(seed)
+    copy = deepcopy(model)
+    with torch.no_grad():
+        for parameter in copy.parameters():
+            parameter.add_(noise * parameter.std() * torch.randn_like(parameter))
+    copy.save_pretrained(path)
+    return copy
 
 
 class Norm(nn.Module):
@@ -290,10 +306,31 @@ def served(path: Path, endpoint: Any, **fields: Any) -> Served:
     values = {
         "threads": 1, "kv_entries": 96, "entry_tokens": 4, "context_limit": 96,
         "step_tokens": 64, "prefill_chunk": 16, "max_rows": 6, "products": "float32",
+        "queue_limit": 512,
         "draft_adaptive": False, "draft_valve": "off", **fields,
     }  # fmt: skip
     loop = boot(EngineConfig(model_path=str(path), **values), endpoint, BootPhases(endpoint))
     loop.outbox.flush()
+    result = Served(loop)
+    if loop.speculation is not None:
+        _record(loop.speculation.drafter, result.drafted)
+    return result
+
+
+def served_on_device(path: Path, endpoint: Any, **fields: Any) -> Served:
+    """As ``served``, through the path of accelerators on this machine's processor."""
+    values = {
+        "threads": 1, "kv_entries": 96, "entry_tokens": 4, "context_limit": 96,
+        "step_tokens": 64, "prefill_chunk": 16, "max_rows": 6, "products": "float32",
+        "queue_limit": 512,
+        "dtype": "float32", "draft_adaptive": False, "draft_valve": "off", **fields,
+    }  # fmt: skip
+    limits = check_config(EngineConfig(model_path=str(path), **{**values, "dtype": "auto"}))
+    config = EngineConfig(model_path=str(path), **values)
+    built = cuda_boot.build(
+        config, open_checkpoint(path), lambda name: nullcontext(), device=HostDevice()
+    )
+    loop = _assemble(config, limits, endpoint, built, [END])
     result = Served(loop)
     if loop.speculation is not None:
         _record(loop.speculation.drafter, result.drafted)

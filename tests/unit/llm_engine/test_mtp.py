@@ -22,6 +22,7 @@ from .drafting import (
     qwen_names,
     scale,
     served,
+    served_on_device,
     submits,
     target,
 )
@@ -169,27 +170,43 @@ def permuting(path: Path, *, after_final_norm: bool) -> None:
     add_tensors(path, qwen_names(reference))
 
 
+def permuted(count: int) -> list[Submit]:
+    chance = random.Random(8)
+    prompts = [[chance.randrange(64) for _ in range(1 + 3 * n)] for n in range(count)]
+    return [greedy(f"{n}", prompt, temperature=n % 2 * 0.1) for n, prompt in enumerate(prompts)]
+
+
 def test_a_head_that_reads_the_right_hidden_state_is_always_right(
     tmp_path: Path, endpoint_type: Any
 ) -> None:
     """Drafts of every depth hang on the state before them: of the target, then of the head."""
-    chance = random.Random(8)
-    messages = [
-        greedy(f"{n}", [chance.randrange(64) for _ in range(1 + 3 * n)], temperature=n % 2 * 0.1)
-        for n in range(8)
-    ]
     acceptance = {}
     for after_final_norm in (True, False):
         path = tmp_path / f"{after_final_norm}"
         permuting(path, after_final_norm=after_final_norm)
-        plain = served(path, endpoint_type()).run(messages)
+        plain = served(path, endpoint_type()).run(permuted(8))
         fields = {"drafter": "mtp", "draft_depth": 3}
-        engine = served(path, endpoint_type(), **fields).run(messages)
+        engine = served(path, endpoint_type(), **fields).run(permuted(8))
         assert engine.tokens == plain.tokens
         acceptance[after_final_norm] = engine.acceptance
     # The layout says behind the norm: a head that was made for the other side runs as well.
     assert acceptance[True] == 1.0
     assert acceptance[False] < 0.5
+
+
+@pytest.mark.parametrize("overlap_depth", [0, 1])
+def test_dense_weights_of_accelerators_leave_the_same_states(
+    tmp_path: Path, endpoint_type: Any, overlap_depth: int
+) -> None:
+    """In bfloat16 products join the residual stream at once, elsewhere its parts lie apart."""
+    permuting(tmp_path, after_final_norm=True)
+    fields = {"dtype": "bfloat16", "overlap_depth": overlap_depth}
+    plain = served_on_device(tmp_path, endpoint_type(), **fields).run(permuted(8))
+    engine = served_on_device(
+        tmp_path, endpoint_type(), drafter="mtp", draft_depth=3, **fields
+    ).run(permuted(8))
+    assert engine.tokens == plain.tokens
+    assert engine.acceptance == 1.0
 
 
 def test_a_checkpoint_without_a_head_is_refused_by_name(tmp_path: Path, endpoint_type: Any) -> None:
