@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ from antiphon_llm.sampler.row import SamplerRow
 from antiphon_nn.checkpoint import open_checkpoint
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-ENTRIES, ENTRY_TOKENS, CONTEXT, ROWS, STEP_TOKENS, VOCABULARY = 120, 4, 96, 10, 64, 160
+ENTRIES, ENTRY_TOKENS, CONTEXT, ROWS, STEP_TOKENS, VOCABULARY = 120, 4, 96, 10, 70, 160
 SHAPE = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
@@ -207,3 +208,12 @@ def test_a_refused_rung_is_eager(model: Decoder) -> None:
     graphs.record(lambda key: lambda: None, lambda key: {})
     assert graphs.route(1, 3, 3, read=False) is None and graphs.eager == {NOT_RECORDED: 1}
     assert list(graphs.recordings.refused) == [PrefillKey(16, 64)]
+
+
+def test_recording_fixes_the_memory_of_every_step(tmp_path: Path) -> None:
+    """A wider step than any recorded one must not move what the recordings work in."""
+    Qwen3ForCausalLM(Qwen3Config(**SHAPE)).save_pretrained(tmp_path)
+    model = build_model(open_checkpoint(tmp_path), fixed_tokens=4)
+    Prompts(model, (), graphs=True)
+    recorded = model.workspace.views(16).hidden.data_ptr()
+    assert model.workspace.views(STEP_TOKENS).hidden.data_ptr() == recorded

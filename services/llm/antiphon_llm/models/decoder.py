@@ -214,6 +214,10 @@ class Decoder:
                 self._taps.keep(index, work, apart)
         normed(self._final_norm, work, apart)
 
+    def reserve(self, tokens: int) -> None:
+        """Takes the memory of the widest step, so that what it works in never moves again."""
+        self.workspace.reserve(tokens)
+
     def prunes(self, tokens: int, wanted: int) -> bool:
         """Whether a step of so many tokens can leave out what only its unread ones need.
 

@@ -45,6 +45,10 @@ class DeviceModel(TappedModel, Protocol):
         ``-1 - r`` stand for ``drawn[r]``."""
         ...
 
+    def reserve(self, tokens: int) -> None:
+        """Takes the memory of the widest step: nothing that a recording works in may move."""
+        ...
+
     def prunes(self, tokens: int, wanted: int) -> bool:
         """Whether a step of so many tokens may name its wanted ones."""
         ...

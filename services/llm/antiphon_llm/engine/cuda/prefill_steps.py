@@ -71,6 +71,7 @@ class PrefillSteps:
             enabled=options.graphs and options.prefill_graphs,
             debug=options.debug,
         )
+        self._step_tokens = options.step_tokens
         self._widest = min(options.step_tokens, LADDER[-1])
         self._recorded_states: dict[PrefillKey, torch.Tensor] = {}
 
@@ -111,6 +112,7 @@ class PrefillSteps:
 
     def record(self) -> None:
         """Records the ladder on the placeholders."""
+        self._model.reserve(self._step_tokens)
         self.graphs.record(self._recorded_work, self._read_by)
 
     def release(self) -> None:
