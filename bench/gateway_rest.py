@@ -21,106 +21,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from contextlib import contextmanager
 
 import grpc
 import httpx
 import psutil
 from antiphon.llm.v1 import generate_pb2 as gen
-from antiphon.llm.v1 import llm_service_pb2 as llm
 from antiphon.llm.v1 import llm_service_pb2_grpc
-from antiphon_core.lifecycle import Lifecycle
-from antiphon_core.node import NodeAdminServicer
-from antiphon_core.node_types import ServerInfo
-from antiphon_core.rpc.server import RpcServer
 
 from bench.report import Report
-
-MODEL = "instant"
-
-
-class InstantLlm(llm_service_pb2_grpc.LlmServiceServicer):
-    """Sends max_tokens deltas as fast as the reader takes them."""
-
-    async def Generate(self, request, context) -> AsyncIterator[gen.GenerateResponse]:
-        yield gen.GenerateResponse(
-            accepted=gen.GenerateAccepted(model=MODEL, fingerprint="fp", prompt_tokens=1)
-        )
-        delta = gen.GenerateResponse(delta=gen.GenerateDelta(text=" token", token_count=1))
-        for _ in range(request.stop.max_tokens):
-            yield delta
-        yield gen.GenerateResponse(finished=gen.ChoiceFinished(reason="FINISH_REASON_LENGTH"))
-        yield gen.GenerateResponse(completed=gen.GenerateCompleted())
-
-    async def GenerateMany(
-        self, request_iterator, context
-    ) -> AsyncIterator[gen.GenerateManyResponse]:
-        fresh: list[str] = []
-        left: dict[str, int] = {}
-        work = asyncio.Event()
-
-        async def read() -> None:
-            async for request in request_iterator:
-                if request.WhichOneof("action") == "start":
-                    fresh.append(request.start.stream_id)
-                    left[request.start.stream_id] = request.start.request.stop.max_tokens
-                    work.set()
-                else:
-                    left.pop(request.cancel.stream_id, None)
-
-        reader = asyncio.create_task(read())
-        try:
-            while True:
-                if not left:
-                    work.clear()
-                    await work.wait()
-                yield instant_step(left, fresh)
-        finally:
-            reader.cancel()
-
-    async def ListModels(self, request, context) -> llm.ListModelsResponse:
-        model = llm.Model(id=MODEL, chat=True, context_limit=100_000)
-        return llm.ListModelsResponse(models=[model])
-
-
-def instant_step(left: dict[str, int], fresh: list[str]) -> gen.GenerateManyResponse:
-    """One token for each running request; new ones are accepted, those without one left end."""
-    message = gen.GenerateManyResponse()
-
-    def tell(stream_id: str, **event) -> None:
-        response = gen.GenerateResponse(**event)
-        message.events.append(gen.GenerateManyEvent(stream_id=stream_id, response=response))
-
-    for stream_id in left.keys() - fresh:
-        message.stream_ids.append(stream_id)
-        message.choices.append(0)
-        message.texts.append(" token")
-        message.token_counts.append(1)
-        left[stream_id] -= 1
-        if not left[stream_id]:
-            del left[stream_id]
-            tell(stream_id, finished=gen.ChoiceFinished(reason="FINISH_REASON_LENGTH"))
-            tell(stream_id, completed=gen.GenerateCompleted())
-    for stream_id in fresh:
-        tell(
-            stream_id,
-            accepted=gen.GenerateAccepted(model=MODEL, fingerprint="fp", prompt_tokens=1),
-        )
-    fresh.clear()
-    return message
-
-
-async def serve_backend(port: int) -> None:
-    """The backend process."""
-    lifecycle = Lifecycle()
-    node = NodeAdminServicer(lifecycle, lambda: ServerInfo("llm", "bench"))
-    server = RpcServer(service="llm", bind=f"127.0.0.1:{port}", lifecycle=lifecycle, node=node)
-    add = llm_service_pb2_grpc.add_LlmServiceServicer_to_server
-    server.add(add, InstantLlm(), "antiphon.llm.v1.LlmService")
-    await server.start()
-    lifecycle.ready()
-    await asyncio.Event().wait()
 
 
 @contextmanager
@@ -156,7 +65,7 @@ async def added_first_byte(port: int, target: str, requests: int) -> dict[str, f
                     direct.append((time.perf_counter() - started) * 1000)
             started = time.perf_counter()
             writer.write(http_request(body(1)))
-            await reader.readuntil(b" token")
+            await reader.readuntil(b"xxxxx")
             through.append((time.perf_counter() - started) * 1000)
             await reader.readuntil(b"0\r\n\r\n")
     writer.close()
@@ -208,6 +117,62 @@ async def stream_cost(
         "tokens_per_core_second": streams * tokens / cpu,
         "wall_tokens_per_second": streams * tokens / elapsed,
     }
+
+
+async def stalled_reader_delay(streams: int = 64, tokens: int = 100) -> dict[str, float]:
+    """What one reader that takes nothing does to the gaps between the others' chunks.
+
+    The streams bring 4 KB a step of 20 ms, so that the stalled reader's buffers are full soon.
+
+    Returns:
+        The p99 of the gaps in ms, with and without it; the better of two interleaved runs each.
+    """
+    backend, port = free_port(), free_port()
+    found: dict[str, list[float]] = {"with_stalled": [], "without": []}
+    with (
+        process("bench.instant_llm", str(backend), "--step-ms", "20", "--text-bytes", "4000"),
+        gateway_process(port, f"127.0.0.1:{backend}"),
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as http,
+    ):
+        wait_until_served(http)
+        await chunk_gaps(port, streams, 10)
+        for name in ("without", "with_stalled") * 2:
+            if name == "without":
+                gaps = await chunk_gaps(port, streams - 1, tokens)
+            else:
+                with stalled_reader(port, 100 * tokens):
+                    gaps = await chunk_gaps(port, streams - 1, tokens)
+            found[name].append(quantile(gaps, 0.99) * 1000)
+    return {name: min(values) for name, values in found.items()}
+
+
+@contextmanager
+def stalled_reader(port: int, tokens: int):
+    """A client that asks for a stream and reads nothing of it, for the block."""
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", port))
+        client.sendall(http_request(body(tokens)))
+        yield
+
+
+async def chunk_gaps(port: int, streams: int, tokens: int) -> list[float]:
+    """Seconds between the arrivals of each stream, of all streams together."""
+    gaps: list[float] = []
+
+    async def one() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+        writer.write(http_request(body(tokens), b"connection: close\r\n"))
+        last = 0.0
+        while data := await reader.read(1 << 20):
+            now = time.perf_counter()
+            if last and b"xxxx" in data:
+                gaps.append(now - last)
+            last = now
+        writer.close()
+
+    await asyncio.gather(*(one() for _ in range(streams)))
+    return gaps
 
 
 def import_cpu() -> float:
@@ -299,7 +264,7 @@ async def measure(arguments: argparse.Namespace) -> int:
     target = f"127.0.0.1:{backend_port}"
     report = Report("gateway")
     with (
-        process("bench.gateway_rest", "--backend", str(backend_port)),
+        process("bench.instant_llm", str(backend_port)),
         gateway_process(gateway_port, target) as gateway,
         httpx.Client(base_url=f"http://127.0.0.1:{gateway_port}", timeout=10) as http,
     ):
@@ -318,6 +283,8 @@ async def measure(arguments: argparse.Namespace) -> int:
     many, one = costs["many"]["total_us"], costs["generate"]["total_us"]
     report.add("multiplexed_cpu_per_token", many, costs)
     report.add("multiplexed_cpu_saving", one / many, costs)
+    delay = await stalled_reader_delay()
+    report.add("stalled_reader_p99", delay["with_stalled"] / delay["without"], delay)
     report.add("import_cpu", import_cpu())
     return report.finish()
 
@@ -330,10 +297,7 @@ def main() -> int:
     parser.add_argument("--transport-streams", type=int, default=64)
     parser.add_argument("--transport-tokens", type=int, default=120)
     parser.add_argument("--requests", type=int, default=200)
-    parser.add_argument("--backend", type=int, help="serve the instant backend on this port")
     arguments = parser.parse_args()
-    if arguments.backend is not None:
-        asyncio.run(serve_backend(arguments.backend))
     return asyncio.run(measure(arguments))
 
 
