@@ -15,7 +15,7 @@ from antiphon_core.rpc.server import RpcServer
 from antiphon_core.service import StopPolicy, StopRequest, run_main, run_service
 from antiphon_core.telemetry import configure_tracing
 
-from antiphon_llm.checkpoint import ModelSource
+from antiphon_llm.checkpoint import ModelSource, resolve
 from antiphon_llm.config import LlmSettings
 from antiphon_llm.front.engine_client import WorkerFactory
 from antiphon_llm.front.service import LlmFront
@@ -29,6 +29,10 @@ def engine_worker(
     settings: LlmSettings, source: ModelSource, vocabulary: list[bytes]
 ) -> WorkerFactory:
     """How to start the engine process of a model."""
+    draft_path = None
+    if settings.draft_model:
+        draft_path = resolve(settings.draft_model, settings.cache_dir).path
+    config = settings.engine_config(source.path, draft_path)
 
     def make(on_message, on_exit):
         return WorkerProcess(
@@ -38,7 +42,7 @@ def engine_worker(
             on_message=on_message,
             on_exit=on_exit,
             restart_limit=settings.restart_limit,
-            start_message=Boot(settings.engine_config(source.path), vocabulary),
+            start_message=Boot(config, vocabulary),
             stop_message=Shutdown(),
         )
 

@@ -106,6 +106,22 @@ class LlmSettings(Settings):
         "auto", doc="graph capture; on CPU the engine is eager by declaration"
     )
     graph_rows_max: int = setting(0, doc="largest captured row count; 0 is max_rows", ge=0)
+    drafter: Literal["", "ngram", "model", "mtp", "eagle3"] = setting(
+        "", doc="what proposes tokens ahead of the model; empty for nothing"
+    )
+    draft_model: str = setting(
+        "", doc="of the drafters model and eagle3: an alias, .gguf file, directory or hub id"
+    )
+    draft_depth: int = setting(0, doc="most draft tokens of a row and step", ge=0, le=15)
+    draft_adaptive: bool = setting(
+        True, doc="whether a step drafts fewer than draft_depth where that is faster"
+    )
+    draft_valve: str = setting(
+        "auto", doc="loads that draft: off (all), on:B (up to B decode rows) or auto (measured)"
+    )
+    draft_failure_limit: int = setting(
+        5, doc="failures of the drafter in a row that end the engine; -1 never does", ge=-1
+    )
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
@@ -133,6 +149,16 @@ class LlmSettings(Settings):
             )
         if self.device == "cpu" and self.dtype not in ("auto", "float32"):
             raise ValueError(f"dtype {self.dtype} is not served on cpu; use auto or float32")
+        if bool(self.drafter) != bool(self.draft_depth):
+            raise ValueError(
+                f"drafter is {self.drafter!r} and draft_depth {self.draft_depth}; a drafter needs "
+                "a depth of 1 or more, and a depth a drafter"
+            )
+        if bool(self.draft_model) != (self.drafter in ("model", "eagle3")):
+            raise ValueError(
+                f"drafter is {self.drafter!r} and draft_model {self.draft_model!r}; the drafters "
+                "model and eagle3 need one, others have none"
+            )
         for name in ("batch_rows_max", "tenant_rows_max", "graph_rows_max"):
             if getattr(self, name) > self.resolved("max_rows"):
                 raise ValueError(
@@ -178,8 +204,8 @@ class LlmSettings(Settings):
             return self.overlap_depth
         return _OVERLAP_ON_GPU if self.device == "cuda" else _OVERLAP_ON_CPU
 
-    def engine_config(self, model_path: Path) -> EngineConfig:
-        """What the engine process gets."""
+    def engine_config(self, model_path: Path, draft_path: Path | None = None) -> EngineConfig:
+        """What the engine process gets; ``draft_path`` is where ``draft_model`` was found."""
         return EngineConfig(
             model_path=str(model_path),
             device=self.device,
@@ -205,6 +231,12 @@ class LlmSettings(Settings):
             tenant_rows_max=self.tenant_rows_max,
             tenant_weights=self.tenant_weights,
             products=self.products,
+            drafter=self.drafter,
+            draft_depth=self.draft_depth,
+            draft_model_path="" if draft_path is None else str(draft_path),
+            draft_adaptive=self.draft_adaptive,
+            draft_valve=self.draft_valve,
+            draft_failure_limit=self.draft_failure_limit,
         )
 
 

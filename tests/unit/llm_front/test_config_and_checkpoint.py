@@ -28,6 +28,15 @@ def test_defaults_follow_the_device() -> None:
     assert (chosen.overlap_depth, chosen.reserved_bytes) == (1, 5)
 
 
+def test_a_drafter_and_its_checkpoint_reach_the_engine() -> None:
+    flags = ("--drafter", "model", "--draft-depth", "3", "--draft-model", "small")
+    config = load(*flags).engine_config(Path("m.gguf"), Path("small.gguf"))
+    assert (config.drafter, config.draft_depth) == ("model", 3)
+    assert config.draft_model_path == "small.gguf"
+    plain = load().engine_config(Path("m.gguf"))
+    assert (plain.drafter, plain.draft_depth, plain.draft_model_path) == ("", 0, "")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -50,6 +59,13 @@ def test_defaults_follow_the_device() -> None:
         (("--device", "tpu"), "device"),
         (("--max-rows", "x"), "max_rows"),
         (("--max-row", "4"), "did you mean 'max_rows'"),
+        (("--drafter", "ngram"), "drafter is 'ngram' and draft_depth 0"),
+        (("--draft-depth", "2"), "drafter is '' and draft_depth 2"),
+        (("--drafter", "model", "--draft-depth", "2"), "model and eagle3 need one"),
+        (
+            ("--drafter", "mtp", "--draft-depth", "2", "--draft-model", "x.gguf"),
+            "others have none",
+        ),
     ],
 )
 def test_unserved_values_are_refused(flags: tuple[str, ...], message: str) -> None:

@@ -299,7 +299,11 @@ class LlmFront:
     async def _prepare(self, request: GenerationRequest, scope: RequestScope) -> Prepared:
         parts = self._ready()
         card = self._resolve(request.model)
-        validation.check_request(request, vocabulary_size=card.vocabulary_size)
+        validation.check_request(
+            request,
+            vocabulary_size=card.vocabulary_size,
+            draft_depth=self._settings.draft_depth,
+        )
         encoded = await parts.encoder.encode(request.input)
         ids, output = encoded.ids, PLAIN
         if isinstance(request.input, ChatInput):
