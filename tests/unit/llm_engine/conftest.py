@@ -156,7 +156,7 @@ class Engine:
             drafter=drafter,
         )
         self.speculation = Speculation(drafter, depth=draft_depth) if drafter else None
-        served = ServedModel(VOCABULARY, context_limit, frozenset({END}))
+        served = ServedModel(VOCABULARY, context_limit, frozenset({END}), draft_depth)
         self.loop: EngineLoop = assemble_loop(
             self.endpoint, self.scheduler, self.runner, served, overlap_depth=depth,
             speculation=self.speculation,

@@ -42,7 +42,7 @@ def requests(seed: int, count: int) -> dict[str, tuple[list[int], dict[str, Any]
         if chance.random() < 0.4:
             fields["allowed_token_ids"] = chance.sample(range(60), 3)
         if chance.random() < 0.3:
-            fields["draft_depth"] = chance.randrange(3)
+            fields["draft_depth"] = chance.randrange(2)
         made[f"r{number}"] = (prompt, fields)
     return made
 
@@ -62,7 +62,7 @@ def plain(engine_type) -> Callable[[int, int], Any]:
 
     def plain_run(seed: int, count: int) -> Any:
         if (seed, count) not in made:
-            engine = made[seed, count] = engine_type(queue_limit=100)
+            engine = made[seed, count] = engine_type(queue_limit=100, draft_depth=1)
             run(engine, requests(seed, count))
         return made[seed, count]
 
@@ -126,3 +126,14 @@ def test_random_cancels(engine_type, plain) -> None:
         if engine.finished[name].reason != "cancelled":
             assert tokens == reference.outputs[name]
     assert engine.allocator.used == engine.scheduler.holdings.cached
+
+
+def test_a_deeper_draft_than_the_engine_s_is_refused(engine_type) -> None:
+    engine = engine_type(drafter=Oracle({}), draft_depth=3)
+    engine.submit("deep", [1, 2], draft_depth=4)
+    engine.submit("fits", [1, 2], draft_depth=3)
+    engine.run()
+    finish = engine.finished["deep"]
+    assert (finish.reason, finish.error_reason) == ("error", "INVALID_VALUE")
+    assert "draft_depth must be at most 3" in finish.error
+    assert engine.finished["fits"].reason == "length"

@@ -227,7 +227,9 @@ def _assemble(
     built: BuiltEngine,
     eos_ids: list[int],
 ) -> EngineLoop:
-    served = ServedModel(built.model.vocab_size, built.size.context_limit, frozenset(eos_ids))
+    served = ServedModel(
+        built.model.vocab_size, built.size.context_limit, frozenset(eos_ids), config.draft_depth
+    )
     parked = config.parked_bytes
     mover = HostTier(built.pool, capacity_bytes=parked) if parked else None
     return assemble_loop(

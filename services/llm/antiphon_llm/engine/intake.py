@@ -69,6 +69,8 @@ class ServedModel:
     vocab_size: int
     context_limit: int
     eos_ids: frozenset[int]
+    draft_depth: int = 0
+    """Most drafts of a row and step."""
 
 
 class Intake:
@@ -208,6 +210,14 @@ class Intake:
             )
         if message.adapter:
             raise RequestRefused(f"no adapter {message.adapter!r} is loaded", "ADAPTER_NOT_FOUND")
+        if sampling.draft_depth > self._served.draft_depth:
+            raise RequestRefused(
+                f"draft_depth must be at most {self._served.draft_depth}, the engine's own, got "
+                f"{sampling.draft_depth}",
+                "INVALID_VALUE",
+                limit=self._served.draft_depth,
+                observed=sampling.draft_depth,
+            )
         _check_ids("logit_bias", list(sampling.logit_bias), self._served.vocab_size)
         eos = frozenset() if sampling.ignore_eos else self._served.eos_ids
         stop_ids = eos | frozenset(sampling.stop_token_ids)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from antiphon_core.logs import get_logger
 
 from antiphon_llm.speculation.breaker import Breaker
-from antiphon_llm.speculation.depth import DepthPolicy
+from antiphon_llm.speculation.depth import Acceptance, DepthPolicy
 from antiphon_llm.speculation.drafter import Drafter, Proposal
 from antiphon_llm.speculation.telemetry import DraftTelemetry
 from antiphon_llm.speculation.valve import Open, Valve
@@ -51,7 +51,10 @@ class Speculation:
         self.drafter = drafter
         self.depth = depth
         self.telemetry = DraftTelemetry(depth)
-        self._policy = DepthPolicy(depth)
+        self._policy = DepthPolicy()
+        # High at first, so that drafting is tried.
+        self._acceptance = Acceptance(0.75, weight=8.0, memory=0.98)
+        self._acceptances: dict[Request, Acceptance] = {}
         self._adaptive = adaptive
         self._valve = valve if valve is not None else Open()
         self._breaker = Breaker(failure_limit)
@@ -59,15 +62,16 @@ class Speculation:
     def expects(self, requests: Sequence[Request]) -> bool:
         """Whether these decoding requests may draft once what is in flight is committed, so that
         the next plan had better wait for it."""
-        lengths = [self._room(request) for request in requests]
-        if not any(lengths) or not self._valve.open(len(requests)):
+        rooms = [self._room(request) for request in requests]
+        if not any(rooms) or not self._valve.open(len(requests)):
             return False
         try:
             expected = self.drafter.expects(requests)
         except Exception as error:
             self._failed(error)
             return False
-        return self._choose([n * likely for n, likely in zip(lengths, expected, strict=True)]) > 0
+        likely = [room * hope for room, hope in zip(rooms, expected, strict=True)]
+        return self._choose(requests, requests, likely) > 0
 
     def propose(self, requests: Sequence[Request]) -> None:
         """Sets the drafts of the next decode rows, of which no token may be in flight.
@@ -91,20 +95,24 @@ class Speculation:
             self._breaker.succeeded()
         if not plan.decode_rows:
             return
-        tokens = accepted = refused = 0
+        tokens = 0
         for row, draws in result.draws[: plan.decode_rows]:
             tokens += len(draws)
             self.telemetry.row(row.drafts, len(draws))
-            accepted += len(draws) - 1
-            refused += row.proposed >= len(draws)
-        if plan.draft_depth:
-            self._policy.drafted(accepted, refused)
+            proposed = row.proposed
+            if proposed:
+                accepted = len(draws) - 1
+                refused = int(proposed > accepted)
+                self._acceptance.took(accepted, refused)
+                if row.current:
+                    self._acceptance_of(row.request).took(accepted, refused)
         if not plan.prefill_tokens:
-            self._policy.took(plan.decode_rows, 1 + plan.draft_depth, seconds)
+            self._policy.costs.took(plan.decode_rows, 1 + plan.draft_depth, seconds)
             self._valve.took(plan.decode_rows, tokens, seconds)
 
     def release(self, request: Request) -> None:
         """The request has ended."""
+        self._acceptances.pop(request, None)
         self.drafter.release(request)
 
     def counters(self) -> dict[str, int]:
@@ -117,16 +125,17 @@ class Speculation:
 
     def _propose(self, requests: Sequence[Request]) -> str:
         """Why the step has no drafts; empty if it has."""
-        lengths = [self._room(request) for request in requests]
-        if not any(lengths):
+        rooms = [self._room(request) for request in requests]
+        if not any(rooms):
             return "not asked for, or near the end"
         if not self._valve.open(len(requests)):
             return "load"
+        drafting = [request for request, room in zip(requests, rooms, strict=True) if room]
+        rooms = [room for room in rooms if room]
         probe = self._adaptive and self._policy.probes(len(requests))
-        depth = self._choose(lengths, probe=probe)
+        depth = self._choose(requests, drafting, rooms, probe=probe)
         if not depth:
             return "probe" if probe else "does not pay"
-        drafting = [request for request, length in zip(requests, lengths, strict=True) if length]
         try:
             proposal = self.drafter.draft(drafting, depth)
             _check(proposal, len(drafting), depth)
@@ -134,23 +143,40 @@ class Speculation:
             self._failed(error)
             return "drafter failed"
         lengths = [
-            min(len(tokens), self._room(request))
-            for request, tokens in zip(drafting, proposal.tokens, strict=True)
+            min(len(tokens), room) for tokens, room in zip(proposal.tokens, rooms, strict=True)
         ]
         if not any(lengths):
             return "no proposal"
-        idle = [0] * (len(requests) - len(drafting))
-        depth = min(depth, max(lengths)) if probe else self._choose([*lengths, *idle])
+        if not probe:
+            depth = self._choose(requests, drafting, lengths)
         if not depth:
             return "does not pay"
         for request, tokens, length in zip(drafting, proposal.tokens, lengths, strict=True):
             request.drafts = tokens[: min(length, depth)]
         return ""
 
-    def _choose(self, lengths: Sequence[int], *, probe: bool = False) -> int:
+    def _choose(
+        self,
+        requests: Sequence[Request],
+        drafting: Sequence[Request],
+        lengths: Sequence[int],
+        *,
+        probe: bool = False,
+    ) -> int:
+        """The depth of a step of ``requests``, of which some could draft so many tokens."""
         if not self._adaptive:
-            return min(self.depth, max(lengths))
-        return self._policy.choose(lengths, probe=probe)
+            return max(lengths)
+        shares = [self._acceptance_of(request).share for request in drafting]
+        return self._policy.choose(len(requests), lengths, shares, probe=probe)
+
+    def _acceptance_of(self, request: Request) -> Acceptance:
+        """Of one request; at first that of all."""
+        found = self._acceptances.get(request)
+        if found is None:
+            found = self._acceptances[request] = Acceptance(
+                self._acceptance, weight=4.0, memory=0.9
+            )
+        return found
 
     def _room(self, request: Request) -> int:
         """Drafts that the request may have."""
