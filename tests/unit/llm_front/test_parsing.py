@@ -173,6 +173,14 @@ def test_harmony_channels() -> None:
     ]  # fmt: skip
 
 
+def test_without_tools_nothing_is_a_call() -> None:
+    for family, form in CALL_FORMATS.items():
+        text = next(s.text for s in (sample(family, seed) for seed in range(99)) if s.calls)
+        parser = choose("", tool_parser=family).parser({})
+        pieces = merged([*parser.push(text), *parser.finish()])
+        assert {type(piece) for piece in pieces} == {Content}, form
+
+
 def test_arguments_stream_as_they_come() -> None:
     parser = THINK.parser(TOOLS)
     parser.push('<tool_call>\n{"name": "search", "arguments": {"query": "a')

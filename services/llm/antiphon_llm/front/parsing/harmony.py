@@ -36,7 +36,7 @@ class Harmony(CallFormat):
         while opener in (START, CHANNEL) or (yield from reader.peek()):
             reader.begin_call(opener if opener in (START, CHANNEL) else "")
             try:
-                state = yield from self._header(reader, opener)
+                state = yield from self._header(reader, tools, opener)
                 if state == "call":
                     yield from self._arguments(reader)
                     state = "content"
@@ -50,7 +50,7 @@ class Harmony(CallFormat):
             opener = yield from reader.until(_ENDS, emit)
         return True
 
-    def _header(self, reader: Reader, opener: str) -> TextSteps:
+    def _header(self, reader: Reader, tools: Tools, opener: str) -> TextSteps:
         """Reads a message's header; returns what its body is. Without a header it is content."""
         reader.state = "content"
         role = ""
@@ -65,7 +65,7 @@ class Harmony(CallFormat):
         if not (yield from reader.literal(MESSAGE)):
             return "content"
         recipient = _RECIPIENT.search(f"{role} {channel}")
-        if recipient:
+        if recipient and tools:
             reader.open_call(recipient[1])
             return "call"
         reader.drop_record()
