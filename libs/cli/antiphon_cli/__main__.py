@@ -14,6 +14,7 @@ from antiphon_cli.commands import (
     doctor,
     edge,
     engine,
+    keys,
     models,
     say,
     transcribe,
@@ -32,6 +33,7 @@ for operation in (engine.sleep, engine.wake):
     app.command()(operation)
 app.add_typer(engine.cache, name="cache")
 app.add_typer(edge.app, name="edge")
+app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:

@@ -41,15 +41,35 @@ def test_ports_are_distinct_and_consecutive():
 
 
 @pytest.mark.parametrize("egress", [False, True])
-def test_the_gateway_dials_the_services_or_the_egress_listener(egress: bool):
+def test_the_gateway_dials_the_services_or_the_egress_listener(egress: bool, tmp_path: Path):
     settings = EdgeSettings(port=9000, egress=egress)
-    plans = {p.name: p for p in service_plans(Ports(9000), settings, Path("suite.toml"), {})}
+    file = tmp_path / "suite.toml"
+    file.write_text("[edge]\nport = 9000\n")
+    plans = {p.name: p for p in service_plans(Ports(9000), settings, file, {})}
     command = plans["gateway"].command
     assert command[command.index("--llm-targets") + 1] == f"{LOOPBACK}:9002"
     assert ("--egress-target" in command) is egress
     if egress:
         assert command[command.index("--egress-target") + 1] == f"{LOOPBACK}:9008"
-    assert plans["llm"].command[3:5] == ("--config", "suite.toml")
+    assert plans["llm"].command[3:5] == ("--config", str(file))
+
+
+def test_the_gateway_has_a_store_of_the_suite_unless_one_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def command(settings: EdgeSettings, file: Path | None = None) -> tuple[str, ...]:
+        plans = service_plans(Ports(9000), settings, file, {})
+        return next(plan.command for plan in plans if plan.name == "gateway")
+
+    own = command(EdgeSettings(run_dir=tmp_path))
+    assert own[own.index("--store.directory") + 1] == str(tmp_path / "store")
+    other = command(EdgeSettings(store_dir=tmp_path / "other"))
+    assert other[other.index("--store.directory") + 1] == str(tmp_path / "other")
+    file = tmp_path / "suite.toml"
+    file.write_text('[gateway.store]\ndirectory = "elsewhere"\n')
+    assert "--store.directory" not in command(EdgeSettings(), file)
+    monkeypatch.setenv("ANTIPHON_GATEWAY_STORE__DIRECTORY", "elsewhere")
+    assert "--store.directory" not in command(EdgeSettings())
 
 
 async def run_until(condition, timeout: float = 10.0) -> None:

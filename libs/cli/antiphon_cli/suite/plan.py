@@ -7,7 +7,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon_core.config import process_environment
 from antiphon_core.errors import FailedPrecondition
+from antiphon_core.settings_sources import Sources, read_file
 
 from antiphon_cli.edge.render import ProxyPlan, Target, Tls
 from antiphon_cli.suite.settings import EdgeSettings
@@ -122,6 +124,7 @@ def service_plans(
             *("--llm-targets", llm, "--vocoder-targets", vocoder),
             *(("--egress-target", egress) if settings.egress else ()),
             *("--drain-notice-seconds", "0", "--drain-grace-seconds", grace),
+            *_store_flags(settings, config_file),
         ],
         "admin": [
             *("--bind", admin, "--http-bind", f"{LOOPBACK}:{ports.admin_http}"),
@@ -138,6 +141,17 @@ def service_plans(
         command += [*arguments, *overrides.get(name, [])]
         plans.append(ServicePlan(name, tuple(command), node_target=nodes[name]))
     return plans
+
+
+def _store_flags(settings: EdgeSettings, config_file: Path | None) -> tuple[str, ...]:
+    """The suite's own store, unless file or environment name one: a flag would outdo them."""
+    sources = Sources()
+    if config_file is not None:
+        read_file(sources, config_file, "gateway")
+    is_named = any(name.startswith("ANTIPHON_GATEWAY_STORE") for name in process_environment())
+    if is_named or "store" in sources.values:
+        return ()
+    return ("--store.directory", str(settings.store_directory))
 
 
 def proxy_plan(ports: Ports, settings: EdgeSettings) -> ProxyPlan:

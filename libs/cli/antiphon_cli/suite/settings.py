@@ -29,9 +29,19 @@ class EdgeSettings(Settings):
     run_dir: Path = setting(
         Path("run"), doc="Directory of logs and the rendered Envoy configuration."
     )
+    store_dir: Path | None = setting(
+        None,
+        doc="Directory of the gateway's files, batches and keys where [gateway.store] names none; "
+        "unset is store under run_dir.",
+    )
     drain_grace_s: float = setting(
         10.0, ge=0, le=600, doc="Seconds that running requests get when the suite stops."
     )
     restart_limit: int = setting(
         3, ge=0, le=100, doc="Restarts of one service within ten minutes before the suite gives up."
     )
+
+    @property
+    def store_directory(self) -> Path:
+        """Where the suite's own store is."""
+        return self.store_dir or self.run_dir / "store"

@@ -96,7 +96,8 @@ class QuotaTable:
             query = query.where(usage.c.key_id == key_id)
         async with self._store.read() as connection:
             row = (await connection.execute(query)).one()
-        return Used(*(int(value) for value in row[:-1]), float(row[-1]))
+        counts = {name: int(value) for name, value in zip(names[:-1], row[:-1], strict=True)}
+        return Used(**counts, audio_seconds=float(row[-1]))
 
     async def usage_of(self, day: str) -> list[tuple[UsageKey, Used]]:
         """Every row of a day."""
