@@ -12,6 +12,7 @@ from antiphon_llm.front.schema_patterns import (
     FORMAT_PATTERNS,
     PatternUnsupported,
     any_name_but,
+    length_pattern,
     search_pattern,
     whole_pattern,
 )
@@ -139,9 +140,11 @@ def test_what_asks_for_nothing_is_no_reason_to_refuse(schema: dict[str, Any]) ->
         ({"type": "array", "items": [INTEGER]}, {"type": "array", "prefixItems": [INTEGER]}),
         ({"prefixItems": [{}, {}, {}], "maxItems": 1}, None),
         ({"type": "object", "unevaluatedProperties": False}, OBJECT),
-        ({"type": "string", "minLength": 2.0}, {"type": "string", "minLength": 2}),
+        ({"type": "array", "minItems": 2.0}, {"type": "array", "minItems": 2}),
+        ({"type": "string", "maxLength": 200}, {"type": "string", "maxLength": 200}),
+        ({"type": "string", "maxLength": 0}, {"enum": [""]}),
         ({"type": ["integer", "number"]}, {"type": "number"}),
-        ({"propertyNames": {"maxLength": 2}}, None),
+        ({"propertyNames": {"pattern": "^a$"}}, None),
     ],
 )
 def test_schemas_are_written_so_that_the_compiler_holds_to_them(
@@ -166,8 +169,8 @@ EXPECTED = {
             {"type": "array", "prefixItems": [{}], "items": False},
         ),
         (
-            {"propertyNames": {"maxLength": 2}},
-            {"type": "object", "propertyNames": {"maxLength": 2}},
+            {"propertyNames": {"pattern": "^a$"}},
+            {"type": "object", "propertyNames": {"pattern": "^(?:a)$"}},
         ),
     )
 }
@@ -235,6 +238,13 @@ def test_references_inside_the_schema_are_followed(reference: str) -> None:
         assert written(schema)["$defs"] == {"d0": {}}
     else:
         assert written(schema)["$defs"] == {"d0": INTEGER}
+
+
+def test_short_bounds_of_length_are_patterns_that_strings_share() -> None:
+    bounded = {"type": "string", "minLength": 2, "maxLength": 5}
+    served = written({"type": "array", "prefixItems": [bounded, bounded]})
+    assert served["prefixItems"] == [{"$ref": "#/$defs/s2-5"}] * 2
+    assert served["$defs"] == {"s2-5": {"type": "string", "pattern": length_pattern(2, 5)}}
 
 
 def test_recursion_is_written_once() -> None:
@@ -328,6 +338,7 @@ def test_patterns_search_and_leave_out_what_json_escapes(
         "(?=a)b", "(?<!a)b", r"(a)\1", r"\bfoo", "(?i)a", "a^b", "$a", "a{,2}", "a{2", "[z-a]",
         r"\p{L}", r"\cA", "(a", "a)", "*a", "[[:alpha:]]", "[", r'a"b', r"\\", r"\n", r"\u00",
         r"\ud83d", "(?<n>a)", r"[^\D]", "a{3,2}",
+        "a{129}", "(?:[a-z]{1,20} ){1,20}", "a{100}" * 6,
     ],
 )  # fmt: skip
 def test_patterns_that_cannot_be_enforced_are_told(pattern: str) -> None:

@@ -30,7 +30,7 @@ _OTHERS = {
 }
 """The complements of digits, blanks and word characters among what needs no escape."""
 _HEX = "[0-9A-Fa-f]{1,4}"
-_LABEL = "[A-Za-z0-9](?:|-[A-Za-z0-9]|[A-Za-z0-9]){0,30}"
+_LABEL = "[A-Za-z0-9]{1,12}(?:|-[A-Za-z0-9]{1,12})"
 _DATE = (
     "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
     "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
@@ -52,10 +52,16 @@ FORMAT_PATTERNS = {
     ),
 }
 """Whole-string patterns of formats that the compiler takes too widely: 31 April, a second label
-that begins with a hyphen. They leave out leap seconds, labels with two hyphens in a row and
-addresses with a dotted end."""
+that begins with a hyphen. They leave out leap seconds, names of more than 4 labels, labels of
+more than two parts of 12 letters, and addresses with a dotted end."""
 GROUP_DEPTH = 100
 """Groups inside groups."""
+REPEAT_LIMIT = 128
+"""Most repetitions of a part, those of the parts inside multiplied: beyond it the compiler counts
+while it matches, which takes 20 to 60 ms a token at a vocabulary of 49k."""
+REPEAT_TOTAL = 512
+"""Of all parts of a pattern together: each is a state that the compiler goes through the whole
+vocabulary for, 4 ms at 49k."""
 
 
 class PatternUnsupported(ValueError):
@@ -103,6 +109,12 @@ def _complement(node: dict[str, dict]) -> str:
     return f"(?:{'|'.join(alternatives)})"
 
 
+def length_pattern(fewest: int, most: int | None) -> str:
+    """A whole-string pattern of all JSON strings of so many characters."""
+    bound = "" if most is None else most
+    return f"^[^{_NEEDS_ESCAPE}]{{{fewest},{bound}}}$"
+
+
 def can_spell(name: str) -> bool:
     """Whether ``any_name_but`` can name this text: it needs no escape in a JSON string."""
     return all(character >= " " and character not in '"\\' for character in name)
@@ -134,6 +146,11 @@ class _Scanner:
         self._text = pattern
         self._place = 0
         self._json = json_text
+        self._repeats = 0
+        """Most repetitions of one part of what was read last."""
+        self._total = 0
+        self._empty = False
+        """Whether what was read last may be empty."""
 
     def top_alternatives(self) -> list[str]:
         """The texts between the bars that stand in no group."""
@@ -146,7 +163,7 @@ class _Scanner:
 
     def _alternative(self, depth: int) -> str:
         """Up to a bar, a closing bracket or the end."""
-        start = self._place
+        start, most, empty = self._place, 1, True
         parts: list[str] = []
         while (character := self._peek(0)) not in ("", "|", ")"):
             if character == "^":
@@ -156,11 +173,14 @@ class _Scanner:
                 if depth or self._peek(1) not in ("", "|"):
                     raise PatternUnsupported("it has $ in the middle")
             else:
+                self._repeats, self._empty = 1, False
                 atom = self._atom(character, depth)
                 parts.append(self._repeated(atom))
+                most, empty = max(most, self._repeats), empty and self._empty
                 continue
             self._place += 1
             parts.append(character)
+        self._repeats, self._empty = most, empty
         return "".join(parts)
 
     def _atom(self, character: str, depth: int) -> str:
@@ -178,7 +198,7 @@ class _Scanner:
             raise PatternUnsupported(f"it has {character} where nothing precedes it")
         self._place += 1
         if character == ".":
-            return f"[^{_NEEDS_ESCAPE}]" if self._json else "."
+            return f"[^{_NEEDS_ESCAPE}]" if self._json else "[^\\n\\r]"
         return self._single(character)
 
     def _group(self, depth: int) -> str:
@@ -189,11 +209,13 @@ class _Scanner:
             self._place += 2
         elif self._text.startswith("?", self._place):
             raise PatternUnsupported("it looks around, names a group or sets a flag, with (?")
-        parts = [self._alternative(depth)]
+        parts, most, empty = [self._alternative(depth)], self._repeats, self._empty
         while self._take("|"):
             parts.append(self._alternative(depth))
+            most, empty = max(most, self._repeats), empty or self._empty
         if not self._take(")"):
             raise PatternUnsupported("a group is not closed")
+        self._repeats, self._empty = most, empty
         return f"(?:{'|'.join(parts)})"
 
     def _class(self) -> str:
@@ -269,8 +291,16 @@ class _Scanner:
 
     def _repeated(self, atom: str) -> str:
         quantifier = self._quantifier()
-        # The compiler's own "?" behind a group lets a loop at the group's edge run alone.
-        return f"(?:|{atom})" if quantifier == "?" else f"{atom}{quantifier}"
+        if quantifier not in ("", "?") and self._empty:
+            # The compiler lets a loop at the edge of such a part run alone.
+            raise PatternUnsupported("a part that may be empty repeats")
+        if quantifier == "?":
+            # Its own "?" behind a group does the same.
+            atom = atom if self._empty else f"(?:|{atom})"
+            self._empty = True
+            return atom
+        self._empty = self._empty or quantifier == "*" or quantifier.startswith(("{0,", "{0}"))
+        return f"{atom}{quantifier}"
 
     def _quantifier(self) -> str:
         start = self._place
@@ -281,6 +311,7 @@ class _Scanner:
                 raise PatternUnsupported("it has { that is no repetition {n}, {n,} or {n,m}")
             if comma and high and int(low) > int(high):
                 raise PatternUnsupported("a repetition has its bounds in the wrong order")
+            self._count(int(high or low))
             self._place = end + 1
         elif not (self._take("*") or self._take("+") or self._take("?")):
             return ""
@@ -288,6 +319,14 @@ class _Scanner:
         # Which of several matches is taken makes no difference to the texts that match.
         self._take("?")
         return found
+
+    def _count(self, times: int) -> None:
+        self._repeats *= max(1, times)
+        if self._repeats > REPEAT_LIMIT:
+            raise PatternUnsupported(f"a part may repeat more than {REPEAT_LIMIT} times")
+        self._total += self._repeats
+        if self._total > REPEAT_TOTAL:
+            raise PatternUnsupported(f"its repetitions add up to more than {REPEAT_TOTAL}")
 
     def _class_escape(self, letter: str) -> str:
         if not self._json:

@@ -9,8 +9,10 @@ from typing import Any
 from antiphon_llm.front.schema_logic import GROUPS, Resolve, Schema, holds, property_of
 from antiphon_llm.front.schema_patterns import (
     FORMAT_PATTERNS,
+    REPEAT_LIMIT,
     any_name_but,
     can_spell,
+    length_pattern,
     search_pattern,
 )
 
@@ -78,12 +80,39 @@ class _Writer:
 
     def _of_type(self, kind: str, schema: Mapping[str, Any]) -> Any:
         if kind == "string":
-            return _string(schema)
+            return self._string(schema)
         if kind in ("integer", "number"):
             return _number(schema, integral=kind == "integer" or "multipleOf" in schema)
         if kind == "array":
             return self._array(schema)
         return self._object(schema) if kind == "object" else {"type": kind}
+
+    def _string(self, schema: Mapping[str, Any]) -> Any:
+        fewest, most = schema.get("minLength", 0), schema.get("maxLength")
+        if most is not None and fewest > most:
+            return False
+        written: dict[str, Any] = {"type": "string"}
+        if "pattern" in schema:
+            written["pattern"] = search_pattern(schema["pattern"])
+        elif schema.get("format") in FORMAT_PATTERNS:
+            written["pattern"] = FORMAT_PATTERNS[schema["format"]]
+        elif "format" in schema:
+            written["format"] = schema["format"]
+        elif fewest or most is not None:
+            return self._string_of_length(fewest, most)
+        return written
+
+    def _string_of_length(self, fewest: int, most: int | None) -> dict[str, Any]:
+        """As a pattern, which costs half of a length where it is short, and is shared by all
+        strings of the same bounds; a long one is dear while it is matched."""
+        if max(fewest, most or 0) > REPEAT_LIMIT:
+            bounds = {"minLength": fewest, "maxLength": most}
+            return {"type": "string", **{name: n for name, n in bounds.items() if n}}
+        if most == 0:
+            return {"enum": [""]}
+        name = f"s{fewest}-{most}"
+        self.definitions[name] = {"type": "string", "pattern": length_pattern(fewest, most)}
+        return {"$ref": f"#/$defs/{name}"}
 
     def _array(self, schema: Mapping[str, Any]) -> Any:
         head = [self.write(item) for item in schema.get("prefixItems", ())]
@@ -143,17 +172,24 @@ class _Writer:
         """An object without declared names."""
         names = schema.get("propertyNames", True)
         if names is not True and names != {}:
-            rule = self.write({**names, "type": ["string"]} if _only_keywords(names) else names)
+            rule = self._inlined(names)
             if rule is False:
                 written["maxProperties"] = 0
                 return
-            if "$ref" in rule or "anyOf" in rule or others != {}:
+            if "anyOf" in rule or others != {}:
                 self._leave_out(schema, "propertyNames", "it is no simple bound of free values")
             else:
                 written["propertyNames"] = {k: v for k, v in rule.items() if k != "type"}
                 return
         if others != {}:
             written["additionalProperties"] = others
+
+    def _inlined(self, names: Schema) -> Any:
+        """The schema of names without a reference: the compiler follows none there."""
+        rule = self.write({**names, "type": ["string"]} if _only_keywords(names) else names)
+        while rule is not False and "$ref" in rule:
+            rule = self.definitions[rule["$ref"].rpartition("/")[2]]
+        return rule
 
     def _counted(self, schema: Mapping[str, Any], written: dict[str, Any]) -> Any:
         """With the bounds of the number of properties, as far as the compiler counts them."""
@@ -198,24 +234,6 @@ def _choice(branches: list[Any]) -> Any:
     if {} in found:
         return {}
     return found[0] if len(found) == 1 else {"anyOf": found}
-
-
-def _string(schema: Mapping[str, Any]) -> Any:
-    fewest, most = schema.get("minLength", 0), schema.get("maxLength")
-    if most is not None and fewest > most:
-        return False
-    written: dict[str, Any] = {"type": "string"}
-    if "pattern" in schema:
-        written["pattern"] = search_pattern(schema["pattern"])
-    if schema.get("format") in FORMAT_PATTERNS:
-        written["pattern"] = FORMAT_PATTERNS[schema["format"]]
-    elif "format" in schema:
-        written["format"] = schema["format"]
-    if fewest:
-        written["minLength"] = fewest
-    if most is not None:
-        written["maxLength"] = most
-    return written
 
 
 def _number(schema: Mapping[str, Any], *, integral: bool) -> Any:
