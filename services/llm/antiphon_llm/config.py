@@ -123,6 +123,17 @@ class LlmSettings(Settings):
         5, doc="failures of the drafter in a row that end the engine; -1 never does", ge=-1
     )
 
+    grammar_threads: int = setting(2, doc="threads that compile constraints", ge=1)
+    grammar_timeout_s: float = setting(
+        10.0, doc="seconds that compiling a constraint may take", gt=0, le=600
+    )
+    grammar_cache_bytes: int = setting(
+        256 << 20, doc="memory for compiled constraints that may be asked for again", ge=0
+    )
+    grammar_whitespace: int = setting(
+        16, doc="longest run of white space in constrained JSON; 0 allows none", ge=0
+    )
+
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         """What configuration alone can refute is refused here, before any model is touched."""
@@ -149,16 +160,6 @@ class LlmSettings(Settings):
             )
         if self.device == "cpu" and self.dtype not in ("auto", "float32"):
             raise ValueError(f"dtype {self.dtype} is not served on cpu; use auto or float32")
-        if bool(self.drafter) != bool(self.draft_depth):
-            raise ValueError(
-                f"drafter is {self.drafter!r} and draft_depth {self.draft_depth}; a drafter needs "
-                "a depth of 1 or more, and a depth a drafter"
-            )
-        if bool(self.draft_model) != (self.drafter in ("model", "eagle3")):
-            raise ValueError(
-                f"drafter is {self.drafter!r} and draft_model {self.draft_model!r}; the drafters "
-                "model and eagle3 need one, others have none"
-            )
         for name in ("batch_rows_max", "tenant_rows_max", "graph_rows_max"):
             if getattr(self, name) > self.resolved("max_rows"):
                 raise ValueError(
@@ -185,6 +186,20 @@ class LlmSettings(Settings):
             raise ValueError(
                 f"{name} is not served on cpu: the engine is eager by declaration there; "
                 "use graphs off"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_half_a_drafter(self) -> Self:
+        if bool(self.drafter) != bool(self.draft_depth):
+            raise ValueError(
+                f"drafter is {self.drafter!r} and draft_depth {self.draft_depth}; a drafter needs "
+                "a depth of 1 or more, and a depth a drafter"
+            )
+        if bool(self.draft_model) != (self.drafter in ("model", "eagle3")):
+            raise ValueError(
+                f"drafter is {self.drafter!r} and draft_model {self.draft_model!r}; the drafters "
+                "model and eagle3 need one, others have none"
             )
         return self
 
@@ -231,6 +246,10 @@ class LlmSettings(Settings):
             tenant_rows_max=self.tenant_rows_max,
             tenant_weights=self.tenant_weights,
             products=self.products,
+            grammar_threads=self.grammar_threads,
+            grammar_timeout_s=self.grammar_timeout_s,
+            grammar_cache_bytes=self.grammar_cache_bytes,
+            grammar_whitespace=self.grammar_whitespace,
             drafter=self.drafter,
             draft_depth=self.draft_depth,
             draft_model_path="" if draft_path is None else str(draft_path),

@@ -241,8 +241,8 @@ async def test_the_deadline_is_the_earlier_one(llm: LlmBench) -> None:
             "sampling.temperature",
         ),
         (
-            tokens(COUNT, constraint=generate_pb2.Constraint(regex="a+")),
-            "UNSUPPORTED_OPTION",
+            tokens(COUNT, constraint=generate_pb2.Constraint(regex="a(")),
+            "INVALID_SCHEMA",
             "constraint.regex",
         ),
         (

@@ -152,6 +152,23 @@ async def test_auto_leaves_plain_text_alone(llm: LlmBench) -> None:
     assert "system message" in found.accepted[0].notes[0]
 
 
+async def test_an_answer_of_a_schema_or_a_call(llm: LlmBench) -> None:
+    """With tools left free, the output is either what was asked for or a call."""
+    schema = {"type": "object", "properties": {"word": {"enum": ["yes", "no"]}}}
+    schema |= {"required": ["word"], "additionalProperties": False}
+    constraint = generate_pb2.Constraint(json_schema=json.dumps(schema), strict=True)
+    for seed in range(4):
+        sampling = generate_pb2.SamplingParams(temperature=1.5, seed=seed)
+        request = question("Is water wet?", sampling=sampling, constraint=constraint)
+        found = await asked(llm, request)
+        if Calls(found).named:
+            Calls(found).check()
+        else:
+            assert json.loads(found.text())["word"] in ("yes", "no")
+        request.chat.tool_choice.mode = Choice.MODE_NONE
+        assert json.loads((await asked(llm, request)).text())["word"] in ("yes", "no")
+
+
 async def test_a_cut_call_ends_with_length(llm: LlmBench) -> None:
     required = Choice(mode=Choice.MODE_REQUIRED)
     found = await asked(llm, question(choice=required, stop=limit(22)))

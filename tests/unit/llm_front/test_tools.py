@@ -11,18 +11,24 @@ from antiphon_core.errors import FailedPrecondition, InvalidArgument
 from antiphon_llm.checkpoint import resolve
 from antiphon_llm.front import tools
 from antiphon_llm.front.choice import Choice
+from antiphon_llm.front.constraints import ConstraintOptions
 from antiphon_llm.front.conversation import Conversation, Message, ToolCall
 from antiphon_llm.front.encoding import PromptEncoder
 from antiphon_llm.front.events import Delta
 from antiphon_llm.front.generation_config import SamplingDefaults
 from antiphon_llm.front.model import TextModel, WeightFacts, load_text_model
 from antiphon_llm.front.output import OutputPlan, plan_output
+from antiphon_llm.front.parsing.reasoning import Opening
 from antiphon_llm.front.parsing.registry import choose
-from antiphon_llm.front.requests import ChatInput, OutputOptions, StopOptions
+from antiphon_llm.front.requests import (
+    ChatInput,
+    GenerationRequest,
+    OutputOptions,
+    StopOptions,
+)
 from antiphon_llm.front.templates import ChatTemplate, TemplateSource
 from antiphon_llm.front.tokenizer import Tokenizer
 from antiphon_llm.front.tools import Tool, ToolOptions, check_ending, check_tools, offered_tools
-from antiphon_llm.messages import Constraint
 
 CITY = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
 WEATHER, NOW = Tool("get_weather", "Forecast", CITY), Tool("now")
@@ -189,6 +195,16 @@ def chat(options: ToolOptions, **fields: object) -> ChatInput:
     return ChatInput(conversation, options)
 
 
+def planned(
+    model: TextModel,
+    asked: ChatInput,
+    opening: Opening = "closed",
+    constraint: ConstraintOptions | None = None,
+) -> OutputPlan:
+    request = GenerationRequest(asked, constraint=constraint)
+    return plan_output(request, model, opening, whitespace=16)
+
+
 def tag(plan: OutputPlan) -> dict:
     assert plan.constraint is not None and plan.constraint.kind == "structural_tag"
     return json.loads(plan.constraint.source)["format"]
@@ -197,8 +213,8 @@ def tag(plan: OutputPlan) -> dict:
 def test_plans(smollm: Tokenizer) -> None:
     text = text_model(CHATML, smollm)
 
-    def plan(options: ToolOptions, constraint: Constraint | None = None) -> OutputPlan:
-        return plan_output(chat(options), text, "closed", constraint, whitespace=16)
+    def plan(options: ToolOptions, constraint: ConstraintOptions | None = None) -> OutputPlan:
+        return planned(text, chat(options), "closed", constraint)
 
     assert plan(ToolOptions()) == OutputPlan()
     assert plan(ToolOptions([NOW], "none")).parser() is None
@@ -209,11 +225,14 @@ def test_plans(smollm: Tokenizer) -> None:
     assert tag(plan(ToolOptions([NOW], "auto", single_call=True)))["stop_after_first"]
     assert not tag(plan(ToolOptions([NOW], "required")))["stop_after_first"]
     assert tag(plan(ToolOptions([NOW], "named", "now")))["stop_after_first"]
-    answer = Constraint(kind="json_object")
+    answer = ConstraintOptions("json_object")
     both = tag(plan(ToolOptions([NOW], "auto"), answer))
     assert [part["type"] for part in both["elements"]] == ["tags_with_separator", "json_schema"]
     assert tag(plan(ToolOptions([NOW], "required"), answer))["type"] == "tags_with_separator"
-    assert plan(ToolOptions(), answer).constraint == answer
+    alone = plan(ToolOptions(), answer).constraint
+    assert alone is not None and alone.kind == "json_object"
+    text_alone = GenerationRequest("Hi", constraint=answer)
+    assert plan_output(text_alone, text, "closed", whitespace=16).constraint == alone
 
 
 async def test_the_prompt_tells_where_a_trace_stands(smollm: Tokenizer) -> None:
@@ -223,17 +242,17 @@ async def test_the_prompt_tells_where_a_trace_stands(smollm: Tokenizer) -> None:
         asked = chat(ToolOptions(), template_kwargs=kwargs)
         encoded = await encoder.encode(asked)
         assert encoded.opening == opening
-        plan = plan_output(asked, text, encoded.opening, None, whitespace=16)
+        plan = planned(text, asked, encoded.opening)
         assert (plan.reasoning is not None) == (opening == "open")
     encoder.close()
     budgeted = replace(chat(ToolOptions()), thinking_budget=7)
-    plan = plan_output(budgeted, text, "possible", None, whitespace=16)
+    plan = planned(text, budgeted, "possible")
     assert plan.reasoning is not None
     assert (plan.reasoning.open, plan.reasoning.budget) == (False, 7)
     assert smollm.decode(plan.reasoning.end_ids) == "</think>"
-    for model, where in ((text, "closed"), (text_model(CHATML, smollm), "closed")):
+    for model in (text, text_model(CHATML, smollm)):
         with pytest.raises(InvalidArgument) as caught:
-            plan_output(budgeted, model, where, None, whitespace=16)  # type: ignore[arg-type]
+            planned(model, budgeted)
         assert caught.value.field == "chat.thinking_budget"
 
 
@@ -250,7 +269,7 @@ def outcome(plan: OutputPlan, smollm: Tokenizer, text: str, reason: str) -> tupl
 
 def test_a_choice_gives_typed_deltas(smollm: Tokenizer) -> None:
     text = text_model(QWEN, smollm)
-    plan = plan_output(chat(ToolOptions([WEATHER], "auto")), text, "open", None, whitespace=16)
+    plan = planned(text, chat(ToolOptions([WEATHER], "auto")), "open")
     call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
     deltas, reason = outcome(plan, smollm, f"Hm, Oslo.</think>\n\nI look.{call}", "stop")
     assert reason == "tool_calls"
@@ -273,7 +292,7 @@ def test_control_tokens_that_are_markers_reach_the_parser(smollm: Tokenizer) -> 
     text = replace(text, format=replace(text.format, reasoning=form))
     assert text.marker_ids == {1, 2}
     assert text.vocabulary()[1] == b"<|im_start|>" and text.vocabulary()[0] == b""
-    plan = plan_output(chat(ToolOptions()), text, "possible", None, whitespace=16)
+    plan = planned(text, chat(ToolOptions()), "possible")
     deltas, _ = outcome(plan, smollm, "<|im_start|>Hm<|im_end|>Hi", "stop")
     assert ["".join(d.reasoning for d in deltas), "".join(d.text for d in deltas)] == ["Hm", "Hi"]
 

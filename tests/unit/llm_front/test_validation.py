@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from antiphon_core.errors import InvalidArgument
 from antiphon_llm.front import validation
+from antiphon_llm.front.constraints import ConstraintOptions
 from antiphon_llm.front.conversation import Conversation, Message
 from antiphon_llm.front.generation_config import SamplingDefaults, from_gguf
 from antiphon_llm.front.requests import (
@@ -147,11 +148,10 @@ def test_outputs_and_constraints() -> None:
     assert refused(replace(GOOD, output=OutputOptions(logprobs=21))).field == "output.logprobs"
     audio = refused(replace(GOOD, output=OutputOptions(modalities=("audio",))))
     assert (audio.reason, audio.field) == ("UNSUPPORTED_MODALITY", "output.modalities[0]")
-    constrained = refused(replace(GOOD, constraint="json_schema"))
-    assert (constrained.reason, constrained.field) == (
-        "UNSUPPORTED_OPTION",
-        "constraint.json_schema",
-    )
+    constrained = replace(GOOD, constraint=ConstraintOptions("json_object"))
+    validation.check_request(constrained, vocabulary_size=VOCABULARY)
+    endless = replace(constrained, stop=StopOptions(ignore_eos=True))
+    assert refused(endless).field == "stop.ignore_eos"
 
 
 def test_prompts() -> None:

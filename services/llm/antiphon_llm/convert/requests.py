@@ -8,6 +8,7 @@ from antiphon.llm.v1 import generate_pb2, llm_service_pb2
 from antiphon_core.errors import InvalidArgument
 from antiphon_core.rpc.context import RequestContext
 
+from antiphon_llm.front.constraints import ConstraintOptions
 from antiphon_llm.front.requests import (
     ChatInput,
     GenerationRequest,
@@ -52,7 +53,7 @@ def generation_request(message: generate_pb2.GenerateRequest) -> GenerationReque
             token_ids=message.output.token_ids,
             modalities=[_MODALITIES.get(kind, str(kind)) for kind in message.output.modalities],
         ),
-        constraint=message.constraint.WhichOneof("kind") or "",
+        constraint=_constraint(message.constraint),
         cache=message.cache_mode != generate_pb2.CACHE_MODE_OFF,
     )
 
@@ -100,6 +101,19 @@ def scope_of_start(message: generate_pb2.StartGenerate, context: RequestContext)
         interactive=not message.batch,
         traceparent=message.traceparent or context.traceparent,
     )
+
+
+def _constraint(message: generate_pb2.Constraint) -> ConstraintOptions | None:
+    kind = message.WhichOneof("kind")
+    if kind is None:
+        return None
+    if kind == "json_object" and not message.json_object:
+        raise InvalidArgument(
+            "constraint.json_object is false; leave it out or set it to true",
+            field="constraint.json_object",
+        )
+    source = "" if kind in ("json_object", "choice") else getattr(message, kind)
+    return ConstraintOptions(kind, source, tuple(message.choice.values), message.strict)
 
 
 def _prompt(message: generate_pb2.GenerateRequest) -> PromptInput:

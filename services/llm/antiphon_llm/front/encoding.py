@@ -15,9 +15,8 @@ from antiphon_llm.front.conversation import Conversation
 from antiphon_llm.front.model import TextModel
 from antiphon_llm.front.output import OutputPlan, plan_output
 from antiphon_llm.front.parsing.reasoning import Opening
-from antiphon_llm.front.requests import ChatInput, PromptInput
+from antiphon_llm.front.requests import ChatInput, GenerationRequest, PromptInput
 from antiphon_llm.front.tools import template_tools
-from antiphon_llm.messages import Constraint
 
 INLINE_CHARACTERS = 4000
 """Shorter inputs are rendered and tokenised on the event loop: a thread hop costs more."""
@@ -73,11 +72,14 @@ class PromptEncoder:
         return EncodedPrompt(list(prompt))
 
     async def plan(
-        self, chat: ChatInput, opening: Opening, constraint: Constraint | None, *, whitespace: int
+        self, request: GenerationRequest, opening: Opening, *, whitespace: int
     ) -> OutputPlan:
         """See ``plan_output``."""
-        work = partial(plan_output, chat, self._text, opening, constraint, whitespace=whitespace)
-        return await self._compute(work, chat.tools.size)
+        size = request.constraint.nbytes if request.constraint is not None else 0
+        if isinstance(request.input, ChatInput):
+            size += request.input.tools.size
+        work = partial(plan_output, request, self._text, opening, whitespace=whitespace)
+        return await self._compute(work, size)
 
     def _encode_chat(self, chat: ChatInput) -> EncodedPrompt:
         conversation = replace(chat.conversation, tools=template_tools(chat.tools))

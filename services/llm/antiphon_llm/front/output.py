@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from antiphon_core import metrics
 from antiphon_core.errors import InvalidArgument
 
+from antiphon_llm.front.constraints import checked_constraint
 from antiphon_llm.front.model import TextModel
 from antiphon_llm.front.parsing import tags
 from antiphon_llm.front.parsing.base import Tools
@@ -15,7 +16,7 @@ from antiphon_llm.front.parsing.parser import OutputParser
 from antiphon_llm.front.parsing.reasoning import Opening
 from antiphon_llm.front.parsing.registry import OutputFormat
 from antiphon_llm.front.parsing.tags import Tag
-from antiphon_llm.front.requests import ChatInput
+from antiphon_llm.front.requests import ChatInput, GenerationRequest
 from antiphon_llm.front.tools import OfferedTools, ToolOptions, offered_tools
 from antiphon_llm.messages import Constraint, Reasoning
 
@@ -42,30 +43,30 @@ PLAIN = OutputPlan()
 
 
 def plan_output(
-    chat: ChatInput,
-    text: TextModel,
-    opening: Opening,
-    constraint: Constraint | None,
-    *,
-    whitespace: int,
+    request: GenerationRequest, text: TextModel, opening: Opening, *, whitespace: int
 ) -> OutputPlan:
-    """The plan of a chat request.
+    """The plan of a request; takes up to a second for the largest schemas.
 
     Args:
-        chat: checked.
+        request: checked, but for its schemas.
         text: of the model.
         opening: where the rendered prompt lets the output begin.
-        constraint: what the caller asks of the answer's form.
         whitespace: most white space characters in a row in constrained JSON.
 
     Raises:
-        InvalidArgument: the model cannot do what was asked.
+        InvalidArgument: a schema is refused, or the model cannot do what was asked.
     """
-    form = text.format
+    constraint, notes = None, ()
+    if request.constraint is not None:
+        checked = checked_constraint(request.constraint, whitespace)
+        constraint, notes = checked.constraint, checked.notes
+    if not isinstance(request.input, ChatInput):
+        return OutputPlan(constraint=constraint, notes=notes)
+    chat, form = request.input, text.format
     reasoning = _reasoning(chat, text, opening)
     offered = offered_tools(chat.tools)
-    if not offered.specs and not form.always_parsed:
-        return OutputPlan(constraint=constraint)
+    if not offered.specs and form.reasoning is None:
+        return OutputPlan(constraint=constraint, notes=notes)
     return OutputPlan(
         format=form,
         tools={spec.name: spec for spec in offered.specs},
@@ -73,7 +74,7 @@ def plan_output(
         shown=text.marker_ids,
         constraint=_bound(chat.tools, offered, form, constraint, whitespace),
         reasoning=reasoning,
-        notes=(*offered.notes, *_fallbacks(offered, text)),
+        notes=(*notes, *offered.notes, *_fallbacks(offered, text)),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from antiphon_llm.front.constraints import ConstraintOptions
 from antiphon_llm.front.conversation import Conversation
 from antiphon_llm.front.tools import ToolOptions
 
@@ -78,8 +79,8 @@ class GenerationRequest:
     stop: StopOptions = field(default_factory=StopOptions)
     choice_count: int = 1
     output: OutputOptions = field(default_factory=OutputOptions)
-    constraint: str = ""
-    """Kind of constraint, such as json_schema; empty without one."""
+    constraint: ConstraintOptions | None = None
+    """On the form of the output."""
     cache: bool = True
     """False neither reads nor writes the prefix cache."""
 

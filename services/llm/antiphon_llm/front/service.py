@@ -23,7 +23,6 @@ from antiphon_llm.front.encoding import EncodedPrompt, PromptEncoder
 from antiphon_llm.front.engine_client import EngineClient, WorkerFactory
 from antiphon_llm.front.generation import Generation, Prepared
 from antiphon_llm.front.model import ModelCard, TextModel, load_text_model
-from antiphon_llm.front.output import PLAIN
 from antiphon_llm.front.ranges import check_ids
 from antiphon_llm.front.request_log import RequestLog
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, RequestScope
@@ -305,9 +304,10 @@ class LlmFront:
             draft_depth=self._settings.draft_depth,
         )
         encoded = await parts.encoder.encode(request.input)
-        ids, output = encoded.ids, PLAIN
-        if isinstance(request.input, ChatInput):
-            output = await parts.encoder.plan(request.input, encoded.opening, None, whitespace=16)
+        ids = encoded.ids
+        output = await parts.encoder.plan(
+            request, encoded.opening, whitespace=self._settings.grammar_whitespace
+        )
         validation.check_length(len(ids), request.stop.max_tokens, card.context_limit)
         sampling = resolve_sampling(
             request,

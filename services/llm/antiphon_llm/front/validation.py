@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 from antiphon_core.errors import InvalidArgument
 
+from antiphon_llm.front.constraints import check_companions
 from antiphon_llm.front.conversation import Message
-from antiphon_llm.front.ranges import check_count, check_ids, check_range, unsupported
+from antiphon_llm.front.ranges import check_count, check_ids, check_range
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, OutputOptions, StopOptions
 from antiphon_llm.front.sampling_rules import check_sampling
 from antiphon_llm.front.tools import check_ending, check_tools
@@ -39,9 +40,9 @@ def check_request(
         InvalidArgument: naming the field and what it may hold.
     """
     check_range("choice_count", request.choice_count, 1, CHOICE_LIMIT)
-    if request.constraint:
-        unsupported(
-            f"constraint.{request.constraint}", "this build does not constrain the output's form"
+    if request.constraint is not None:
+        check_companions(
+            ignore_eos=request.stop.ignore_eos, min_tokens=request.sampling.min_tokens or 0
         )
     check_input(request.input, vocabulary_size=vocabulary_size)
     if isinstance(request.input, ChatInput):

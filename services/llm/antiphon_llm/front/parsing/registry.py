@@ -81,11 +81,6 @@ class OutputFormat:
     known: bool
     """Whether the template or the configuration named the format of calls."""
 
-    @property
-    def always_parsed(self) -> bool:
-        """Whether an output has markers even without tools."""
-        return self.reasoning is not None
-
     def markers(self) -> tuple[str, ...]:
         """Strings that must reach the parser as text, control tokens or not."""
         form = self.reasoning
