@@ -137,7 +137,8 @@ class HiddenHead(ABC):
     def _halves(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The joined input (N, 2 H) and its halves."""
         joined = self._joined[:tokens]
-        return joined, *joined.chunk(2, dim=1)
+        first, second = joined.chunk(2, dim=1)
+        return joined, first, second
 
 
 def _attention_workspace(spec: DecoderSpec, device: torch.device) -> torch.Tensor | None:

@@ -11,6 +11,7 @@ from antiphon_llm.engine.runner import layer_caches
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.pool import KvPool
+from antiphon_llm.kvcache.sizing import PoolSize
 from antiphon_llm.messages import EngineConfig
 from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
@@ -42,7 +43,7 @@ def build(
     does not, and ValueError when graphs that the configuration insists on cannot be recorded.
     """
     device = device or open_device(config.device)
-    free, total = device.free_and_total()
+    at_start = device.free_and_total()
     with phase("load_weights"):
         model = build_model(
             checkpoint,
@@ -55,33 +56,14 @@ def build(
     fields = [*model.kv_fields(config.entry_tokens), *drafting.fields]
     options, unrecordable = _options(config, model)
     with phase("measure_memory"):
-        ledger = _measure(
-            config,
-            device,
-            model,
-            options,
-            foreign=total - free,
-            total=total,
-            drafter=drafting.work_bytes,
-        )
+        ledger = _measure(config, device, model, options, at_start, drafting.work_bytes)
     with phase("allocate_kv"):
         size = size_of_pool(config, model, ledger, fields)
         pool = KvPool(fields, entries=size.entries, device=device.device)
-        tables = BlockTables(
-            EntryAllocator(size.entries),
-            rows=config.max_rows,
-            entry_tokens=config.entry_tokens,
-            context_limit=size.context_limit,
-        )
+        tables = _tables(config, size)
         drafter = drafting.open(tables, pool)
-        runner = DeviceRunner(
-            device,
-            model,
-            layer_caches(model.kv_rows, pool),
-            tables,
-            options,
-            drafter=drafter,
-        )
+        views = layer_caches(model.kv_rows, pool)
+        runner = DeviceRunner(device, model, views, tables, options, drafter=drafter)
     with phase("record_graphs"):
         runner.record_graphs()
         if config.graphs == "on" and runner.graphs_refused:
@@ -92,18 +74,13 @@ def build(
         kv=pool.bytes,
         graphs_refused=len(runner.graphs_refused),
     )
-    dtype = str(model.dtype).removeprefix("torch.")
-    kernels = {
-        "weights": f"dense {dtype}, dequantised at load",
-        "operations": "triton and cublas" if device.device.type == "cuda" else "host",
-    }
     return BuiltEngine(
         model,
         tables,
         pool,
         size,
         runner,
-        kernels,
+        _kernels(device, model),
         fallbacks=lambda: {
             **unrecordable,
             **{f"graph of {shape}: {why}": 1 for shape, why in runner.graphs_refused.items()},
@@ -116,6 +93,23 @@ def build(
         ),
         drafter=drafter,
     )
+
+
+def _tables(config: EngineConfig, size: PoolSize) -> BlockTables:
+    return BlockTables(
+        EntryAllocator(size.entries),
+        rows=config.max_rows,
+        entry_tokens=config.entry_tokens,
+        context_limit=size.context_limit,
+    )
+
+
+def _kernels(device: Device, model: Decoder) -> dict[str, str]:
+    dtype = str(model.dtype).removeprefix("torch.")
+    return {
+        "weights": f"dense {dtype}, dequantised at load",
+        "operations": "triton and cublas" if device.device.type == "cuda" else "host",
+    }
 
 
 def _options(config: EngineConfig, model: Decoder) -> tuple[RunnerOptions, dict[str, int]]:
@@ -166,12 +160,15 @@ def _measure(
     device: Device,
     model: Decoder,
     options: RunnerOptions,
-    *,
-    foreign: int,
-    total: int,
+    at_start: tuple[int, int],
     drafter: int,
 ) -> DeviceLedger:
-    """Runs full-width steps over a pool for them alone, records the graphs and drops both."""
+    """Runs full-width steps over a pool for them alone, records the graphs and drops both.
+
+    ``at_start`` are the device's free and total bytes before the weights were loaded, ``drafter``
+    what a drafter takes beside its weights.
+    """
+    free, total = at_start
     device.reset_peak()
     weights, _ = device.allocated()
     tables = probe_tables(
@@ -194,7 +191,7 @@ def _measure(
     ledger = DeviceLedger(
         total=total,
         share=config.memory_share,
-        foreign=foreign,
+        foreign=total - free,
         weights=weights,
         buffers=max(0, before - weights - pool.bytes) if weights else 0,
         activations=max(0, peak - before),
