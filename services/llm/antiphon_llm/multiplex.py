@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from antiphon.llm.v1 import generate_pb2
-from antiphon_core.errors import AntiphonError, Internal, InvalidArgument
+from antiphon_core.errors import AntiphonError, Internal, InvalidArgument, ResourceExhausted
 from antiphon_core.lifecycle import Lifecycle, LifecycleSnapshot, State
 from antiphon_core.logs import get_logger
 from antiphon_core.rpc.context import RequestContext
+from antiphon_core.rpc.options import MESSAGE_LIMIT
 
 from antiphon_llm import convert
 from antiphon_llm.front.events import Accepted, Delta, Event
@@ -17,6 +18,11 @@ from antiphon_llm.front.generation import Generation
 from antiphon_llm.front.service import LlmFront
 
 STREAM_ID_LENGTH = 128
+
+_STEP_BYTES = 4 << 20
+"""A message is closed at this size."""
+_SCORE_BYTES = 32
+"""A token with its log-probability, generously."""
 
 log = get_logger("multiplex")
 
@@ -170,20 +176,32 @@ class Multiplexer:
             generation.cancel()
 
     def _step(self) -> generate_pb2.GenerateManyResponse | None:
-        """One message of all that has gathered."""
+        """One message of what has gathered; what would make it too large waits for the next."""
         message = generate_pb2.GenerateManyResponse()
         message.events.extend(self._events)
         self._events.clear()
-        dirty, self._dirty = self._dirty, {}
-        for stream_id in dirty:
+        size = 0
+        while self._dirty and size < _STEP_BYTES:
+            stream_id = next(iter(self._dirty))
+            del self._dirty[stream_id]
             generation = self._live.get(stream_id)
             if generation is None:
                 continue
-            _append(message, stream_id, generation.collect())
+            events = generation.collect()
+            weight = _scores_bytes(events)
+            if weight > MESSAGE_LIMIT - _STEP_BYTES:
+                generation.cancel()
+                self._live.pop(stream_id)
+                message.events.append(convert.error_event(stream_id, _too_large()))
+                continue
+            size += weight
+            _append(message, stream_id, events)
             if generation.error is not None:
                 message.events.append(convert.error_event(stream_id, generation.error))
             if generation.done:
                 del self._live[stream_id]
+        if self._dirty:
+            self._something.set()
         return message if message.stream_ids or message.events else None
 
 
@@ -192,9 +210,9 @@ def _append(
 ) -> None:
     """Plain text goes to the columns.
 
-    A message's columns are read before its events, so text behind an accepted event stays one.
+    A message's columns are read before its events, so text behind an event stays one.
     """
-    plain = not (events and isinstance(events[0], Accepted))
+    plain = True
     for event in events:
         if plain and isinstance(event, Delta) and event.plain:
             message.stream_ids.append(stream_id)
@@ -202,7 +220,26 @@ def _append(
             message.texts.append(event.text)
             message.token_counts.append(event.token_count)
         else:
+            plain = False
             response = convert.response(event)
             message.events.append(
                 generate_pb2.GenerateManyEvent(stream_id=stream_id, response=response)
             )
+
+
+def _scores_bytes(events: Sequence[Event]) -> int:
+    """About what the log-probabilities of a prompt weigh on the wire; nothing else weighs much."""
+    first = events[0] if events else None
+    if not isinstance(first, Accepted):
+        return 0
+    return sum(_SCORE_BYTES * (1 + len(item.alternatives)) for item in first.prompt_logprobs)
+
+
+def _too_large() -> ResourceExhausted:
+    return ResourceExhausted(
+        "the log-probabilities of the prompt do not fit into a message; ask for fewer "
+        "alternatives or a shorter prompt",
+        reason="TOO_LARGE",
+        field="output.prompt_logprobs",
+        metadata={"limit": str(MESSAGE_LIMIT)},
+    )

@@ -11,8 +11,11 @@ import grpc
 import pytest
 from antiphon.llm.v1 import generate_pb2
 from antiphon_core.errors import InvalidArgument
+from antiphon_core.rpc.errors import from_status
 from antiphon_core.rpc.streams import messages, open_stream
+from antiphon_llm import multiplex
 from antiphon_llm.front.encoding import EncodedPrompt, PromptEncoder
+from antiphon_llm.front.events import Delta
 from antiphon_llm.messages import Cancel, Submit
 from google.protobuf.duration_pb2 import Duration
 from llm_bench import LlmBench, limit, tokens
@@ -152,6 +155,36 @@ async def test_a_prompt_that_takes_long_to_read_holds_nobody_up(
         while (message := await call.read()) is not grpc.aio.EOF:
             reader.take(message)
     assert reader.kinds == {"short": ORDER, "long": ORDER}
+
+
+SCORED = generate_pb2.OutputParams(prompt_logprobs=1)
+
+
+async def test_large_scores_are_spread_over_messages(
+    llm: LlmBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiplex, "_STEP_BYTES", 1000)
+    scored = tokens(COUNT, *range(100, 140), output=SCORED, stop=limit(2))
+    reader = await run(llm, *(start(f"r{number}", scored) for number in range(6)))
+    assert reader.kinds == {f"r{number}": ORDER for number in range(6)}
+
+
+async def test_scores_that_fit_no_message_fail_their_request_alone(
+    llm: LlmBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiplex, "MESSAGE_LIMIT", multiplex._STEP_BYTES + 1000)
+    scored = tokens(COUNT, *range(100, 140), output=SCORED, stop=limit(2))
+    reader = await run(llm, start("plain", tokens(COUNT, stop=limit(9))), start("large", scored))
+    assert reader.kinds == {"plain": ORDER, "large": ["error"]}
+    assert from_status(reader.errors["large"]).reason == "TOO_LARGE"
+
+
+def test_text_behind_an_event_of_its_request_does_not_overtake_it() -> None:
+    message = generate_pb2.GenerateManyResponse()
+    multiplex._append(message, "a", [Delta(0, "one", 1), Delta(1, "two", 1)])
+    multiplex._append(message, "b", [Delta(0, "", 1, reasoning="so"), Delta(0, "three", 1)])
+    assert list(message.texts) == ["one", "two"]
+    assert [item.response.delta.text for item in message.events] == ["", "three"]
 
 
 async def test_a_dead_stream_cancels_all_its_requests(llm: LlmBench) -> None:
