@@ -29,14 +29,14 @@ from antiphon_kernels.sample.rows import (
 
 @triton.jit(do_not_specialize=["blocks"])
 def collect(
-    logits, stride, vocabulary, rows, bits, words, forced, temperatures, top_ks, top_ps,
+    logits, stride, vocabulary, rows, bits, words, temperatures, top_ks, top_ps,
     candidates, candidate_ids, limits, counters, sums,
     blocks, BLOCK: tl.constexpr, KEPT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Gathers candidates in any order, and the row's mass where top_p alone cuts."""
     begin(EARLY)
     row = row_of(rows, tl.program_id(1))
-    source = source_of(logits, stride, vocabulary, row, bits, words, forced, tl.program_id(1))
+    source = source_of(logits, stride, vocabulary, row, bits, words, tl.program_id(1))
     if tl.load(counters + row * 4) == COLLECT:
         bound = tl.load(limits + row * 3 + 1)
         highest = tl.load(limits + row * 3)

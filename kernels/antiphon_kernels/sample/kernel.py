@@ -70,7 +70,7 @@ def sample(
     sizes = {"KEPT": CANDIDATES, "BUCKETS": BUCKETS}
     grid = (spans, rows)
     scan[grid](
-        *source, s.temperature, s.noise, *filters, *noise,
+        *source, mask and mask.forced, s.temperature, s.noise, *filters, *noise,
         w.span_best, w.span_token, span_stride, w.group_best, groups, *state, out, faults,
         GROUP_SIZE=GROUP, SPANS=triton.next_power_of_2(span_stride),
         GROUPS=triton.next_power_of_2(groups), NATIVE=native, maxnreg=80, **pieces,
@@ -95,7 +95,5 @@ def sample(
 
 
 def _masked(mask: Mask | None) -> tuple[torch.Tensor | int | None, ...]:
-    """Rows, bits with their stride, and forced ids, as the kernels take them."""
-    if mask is None:
-        return None, None, 0, None
-    return mask.rows, mask.bits, mask.bits.stride(0), mask.forced
+    """Rows and bits with their stride, as the kernels take them."""
+    return (None, None, 0) if mask is None else (mask.rows, mask.bits, mask.bits.stride(0))

@@ -4,7 +4,7 @@
 # Triton declares functions that return tuples as returning nothing.
 """Device functions that the stages of the draw share: a row's logits, its phase, the best of it.
 
-A row's logits are read through its *source*: (logits, vocabulary), and (bits, forced) behind them
+A row's logits are read through its *source*: (logits, vocabulary), and the row's bits behind them
 in a kernel with a mask.
 """
 
@@ -39,34 +39,25 @@ def row_of(rows, place):
 
 
 @triton.jit
-def source_of(logits, stride, vocabulary, row, bits, words, forced, place):
+def source_of(logits, stride, vocabulary, row, bits, words, place):
     """The source of a row; its mask is the one at ``place``."""
     start = logits + row.to(tl.int64) * stride
-    if bits is None:
-        source = (start, vocabulary)
-    else:
-        source = (start, vocabulary, bits + place * words, tl.load(forced + place))
-    return source
+    return (start, vocabulary) if bits is None else (start, vocabulary, bits + place * words)
 
 
 @triton.jit
 def load_block(source, start, BLOCK: tl.constexpr):
     """fp32 logits (BLOCK) from ``start`` on, a multiple of 32; -inf where barred or at the end."""
-    logits = source[0]
-    columns = start + tl.arange(0, BLOCK)
+    offsets = tl.arange(0, BLOCK)
+    columns = start + offsets
     inside = columns < source[1]
-    if len(source) == 2:
-        values = tl.load(logits + columns, mask=inside, other=float("-inf")).to(tl.float32)
-    else:
-        forced = source[3]
+    values = tl.load(source[0] + columns, mask=inside, other=float("-inf")).to(tl.float32)
+    if len(source) == 3:
+        # Both loads are under way at once: a draw is bound by its arithmetic, not by memory.
         places = start // 32 + tl.arange(0, BLOCK // 32)
         words = tl.load(source[2] + places, mask=places * 32 < source[1], other=0)
         words = tl.reshape(tl.broadcast_to(words[:, None], [BLOCK // 32, 32]), [BLOCK])
-        # Eight neighbours are read or skipped together, in whole sectors of memory.
-        near = tl.max_constancy(((words >> (columns & 24)) & 255) != 0, [8])
-        values = tl.load(logits + columns, mask=inside & near, other=float("-inf")).to(tl.float32)
-        values = tl.where(((words >> (columns & 31)) & 1) != 0, values, float("-inf"))
-        values = tl.where(columns == forced, 0.0, tl.where(forced < 0, values, float("-inf")))
+        values = tl.where(((words >> (offsets & 31)) & 1) != 0, values, float("-inf"))
     return values
 
 
@@ -74,20 +65,18 @@ def load_block(source, start, BLOCK: tl.constexpr):
 def load_ahead(source, start, wanted, BLOCK: tl.constexpr):
     """As ``load_block`` where ``wanted``; nothing is read where not."""
     vocabulary = tl.where(wanted, source[1], 0)
-    if len(source) == 2:
-        ahead = (source[0], vocabulary)
-    else:
-        ahead = (source[0], vocabulary, source[2], source[3])
+    ahead = (source[0], vocabulary) if len(source) == 2 else (source[0], vocabulary, source[2])
     return load_block(ahead, start, BLOCK)
 
 
 @triton.jit
-def load_one(source, column):
-    """The fp32 logit of a column that is not barred."""
-    value = tl.load(source[0] + column).to(tl.float32)
-    if len(source) > 2:
-        value = tl.where(column == source[3], 0.0, value)
-    return value
+def allows(source, first, blocks, BLOCK: tl.constexpr):
+    """Whether the bits of a span allow anything."""
+    seen = tl.zeros([BLOCK // 32], tl.int32)
+    for block in range(blocks):
+        places = (first + block * BLOCK) // 32 + tl.arange(0, BLOCK // 32)
+        seen |= tl.load(source[2] + places, mask=places * 32 < source[1], other=0)
+    return tl.max((seen != 0).to(tl.int32), 0) > 0
 
 
 @triton.jit

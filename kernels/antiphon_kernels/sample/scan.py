@@ -10,6 +10,7 @@ from antiphon_kernels.sample.rows import (
     COLLECT,
     DONE,
     SEARCH,
+    allows,
     begin,
     best_of,
     is_counted,
@@ -33,11 +34,39 @@ def scan(
     SPANS: tl.constexpr, GROUPS: tl.constexpr,
     EARLY: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
-    """A span's best score with noise, or its group maxima; the row's last program combines."""
+    """A span's best score with noise, or its group maxima; the row's last program combines.
+    A forced id needs neither."""
     begin(EARLY)
-    span = tl.program_id(0)
     row = row_of(rows, tl.program_id(1))
-    source = source_of(logits, stride, vocabulary, row, bits, words, forced, tl.program_id(1))
+    only = -1
+    if bits is not None:
+        only = tl.load(forced + tl.program_id(1))
+    if only < 0:
+        _scan_span(
+            source_of(logits, stride, vocabulary, row, bits, words, tl.program_id(1)),
+            row, vocabulary, temperatures, noises, top_ks, top_ps, log_min_ps, keys, positions,
+            choices, span_best, span_token, span_stride, group_best, groups,
+            limits, counters, sums, out, faults,
+            blocks, BLOCK, GROUP_SIZE, SPANS, GROUPS, NATIVE,
+        )  # fmt: skip
+    elif tl.program_id(0) == 0:
+        # One finite logit is left, whatever the settings.
+        tl.store(out + row, only)
+        tl.store(faults + row, 0)
+        tl.store(counters + row * 4, DONE)
+
+
+@triton.jit
+def _scan_span(
+    source, row, vocabulary,
+    temperatures, noises, top_ks, top_ps, log_min_ps, keys, positions, choices,
+    span_best, span_token, span_stride, group_best, groups,
+    limits, counters, sums, out, faults,
+    blocks, BLOCK: tl.constexpr, GROUP_SIZE: tl.constexpr,
+    SPANS: tl.constexpr, GROUPS: tl.constexpr,
+    NATIVE: tl.constexpr,
+):  # fmt: skip
+    span = tl.program_id(0)
     temperature = tl.load(temperatures + row)
     noise = tl.load(noises + row)
     top_k = tl.load(top_ks + row)
@@ -49,15 +78,19 @@ def scan(
     first = span * (blocks * BLOCK)
     highest = tl.full((), float("-inf"), tl.float32)
     token = first
+    noisy = noise != 0.0
+    if len(source) == 3:
+        # The one block of a short span is on its way in any case.
+        noisy = noisy & ((blocks == 1) | allows(source, first, blocks, BLOCK))
     if filtered:
         most, nan = group_maxima(
             source, first, group_best + row * groups, groups, blocks, BLOCK, GROUP_SIZE
         )
-    elif noise != 0.0:
+    elif noisy:
         most, nan, highest, token = noisy_best(
             source, first, temperature, noise, tl.load(keys + row),
             tl.load(positions + row), tl.load(choices + row), float("-inf"),
-            blocks, BLOCK, False, bits is not None, NATIVE,
+            blocks, BLOCK, False, NATIVE,
         )  # fmt: skip
     else:
         most, nan, highest, token = plain_best(source, first, temperature, blocks, BLOCK)

@@ -36,14 +36,14 @@ def _bucket(scores, highest, BUCKETS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["blocks"])
 def search(
-    logits, stride, vocabulary, rows, bits, words, forced, temperatures, top_ks, top_ps, log_min_ps,
+    logits, stride, vocabulary, rows, bits, words, temperatures, top_ks, top_ps, log_min_ps,
     candidates, limits, counters, sums, counts, masses,
     blocks, BLOCK: tl.constexpr, KEPT: tl.constexpr, BUCKETS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Fills the histograms of searched rows; a row's last program finds its cut."""
     begin(EARLY)
     row = row_of(rows, tl.program_id(1))
-    source = source_of(logits, stride, vocabulary, row, bits, words, forced, tl.program_id(1))
+    source = source_of(logits, stride, vocabulary, row, bits, words, tl.program_id(1))
     if tl.load(counters + row * 4) == SEARCH:
         highest = tl.load(limits + row * 3)
         temperature = tl.load(temperatures + row)
@@ -185,7 +185,7 @@ def _reaching(source, temperature, highest, cut, BY_MASS: tl.constexpr, BLOCK: t
 
 @triton.jit(do_not_specialize=["blocks"])
 def finish(
-    logits, stride, vocabulary, rows, bits, words, forced,
+    logits, stride, vocabulary, rows, bits, words,
     temperatures, noises, keys, positions, choices,
     limits, counters, sums, out,
     blocks, BLOCK: tl.constexpr, EARLY: tl.constexpr, NATIVE: tl.constexpr,
@@ -193,13 +193,13 @@ def finish(
     """Draws the rows whose cut is known; a row's last program stores the token."""
     begin(EARLY)
     row = row_of(rows, tl.program_id(1))
-    source = source_of(logits, stride, vocabulary, row, bits, words, forced, tl.program_id(1))
+    source = source_of(logits, stride, vocabulary, row, bits, words, tl.program_id(1))
     if tl.load(counters + row * 4) == DRAW:
         _, _, highest, token = noisy_best(
             source, tl.program_id(0) * (blocks * BLOCK),
             tl.load(temperatures + row), tl.load(noises + row), tl.load(keys + row),
             tl.load(positions + row), tl.load(choices + row), tl.load(limits + row * 3 + 2),
-            blocks, BLOCK, True, True, NATIVE,
+            blocks, BLOCK, True, NATIVE,
         )  # fmt: skip
         # One integer whose maximum is the best score's lowest id; -0 equals +0.
         order = order_key(tl.where(highest == 0.0, 0.0, highest)).to(tl.int64)

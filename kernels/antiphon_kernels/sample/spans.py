@@ -21,7 +21,6 @@ from antiphon_kernels.sample.rows import (
     best_of,
     load_ahead,
     load_block,
-    load_one,
     over_temperature,
     without_nan,
 )
@@ -58,11 +57,10 @@ def plain_best(source, first, temperature, blocks, BLOCK: tl.constexpr):
 @triton.jit
 def noisy_best(
     source, first, temperature, noise, key, position, choice, cut,
-    blocks, BLOCK: tl.constexpr, CUT: tl.constexpr, SPARSE: tl.constexpr, NATIVE: tl.constexpr,
+    blocks, BLOCK: tl.constexpr, CUT: tl.constexpr, NATIVE: tl.constexpr,
 ):  # fmt: skip
     """As ``plain_best`` of the scores with noise; with CUT of those whose score reaches ``cut``.
 
-    SPARSE looks for blocks in which nothing is left, and makes no noise for them.
     Rough scores choose the best unless a second one is within their error. Then only that one
     needs its exact noise; else the whole span is computed exactly.
     """
@@ -83,21 +81,19 @@ def noisy_best(
         most = tl.maximum(most, values)
         if CUT:
             values = tl.where(over_temperature(values, temperature) >= cut, values, float("-inf"))
-        drawn = tl.max(values, 0) > float("-inf") if SPARSE else True
-        if drawn:
-            words = words_of_block(start, key, position, choice, BLOCK)
-            rough = values * inverse + noise * rough_gumbel_of_words(words, NATIVE)
-            better = rough > best
-            second = tl.maximum(second, tl.where(better, best, rough))
-            best = tl.where(better, rough, best)
-            ids = tl.where(better, columns, ids)
+        words = words_of_block(start, key, position, choice, BLOCK)
+        rough = values * inverse + noise * rough_gumbel_of_words(words, NATIVE)
+        better = rough > best
+        second = tl.maximum(second, tl.where(better, best, rough))
+        best = tl.where(better, rough, best)
+        ids = tl.where(better, columns, ids)
     top, token = best_of(best, ids)
     limit = top - (_MARGIN + tl.abs(top) * _RELATIVE_MARGIN)
     near = (best >= limit).to(tl.int32) + (second >= limit).to(tl.int32)
     if top == float("-inf"):
         highest = top
     elif tl.sum(near, 0) == 1:
-        value = load_one(source, token)
+        value = tl.load(source[0] + token).to(tl.float32)
         exact = noise_of_ids(token, key, position, choice)
         highest = tl.math.div_rn(value, temperature) + noise * exact
     else:
