@@ -11,6 +11,7 @@ from antiphon_gateway.clients import Backends
 from antiphon_gateway.config import GatewaySettings
 from antiphon_gateway.http import Receive, Scope, Send
 from antiphon_gateway.identity.verifiers import build_identity
+from antiphon_gateway.middleware.admission import AdmissionMiddleware
 from antiphon_gateway.middleware.authentication import AuthenticationMiddleware
 from antiphon_gateway.middleware.cors import CorsMiddleware
 from antiphon_gateway.middleware.idempotency import IdempotencyMiddleware
@@ -71,7 +72,7 @@ class Gateway:
         self.batch_endpoints = tuple(path for path in _BATCH_ENDPOINTS if path in served)
         router = Router(routes, redirect_slashes=False)
         answered_once = IdempotencyMiddleware(
-            router,
+            AdmissionMiddleware(router, backends),
             self.storage.idempotency if self.storage else None,
             settings.limits.request_seconds,
         )
@@ -144,4 +145,6 @@ def _batch_worker(gateway: Gateway) -> BatchWorker | None:
         return None
     from antiphon_gateway.batches.worker import BatchWorker
 
-    return BatchWorker(gateway, gateway.storage, gateway.settings.batches, gateway.lifecycle)
+    return BatchWorker(
+        gateway, gateway.storage, gateway.settings.batches, gateway.lifecycle, gateway.identity
+    )

@@ -26,6 +26,8 @@ class FakeBackends:
         self.recognition = FakeRecognition()
         self.lifecycle = Lifecycle(boot_id=f"boot-{time.monotonic_ns()}")
         self.port = 0
+        self.limits: dict[str, int] = {}
+        """What GetServerInfo advertises."""
         self._server: RpcServer | None = None
 
     @property
@@ -33,7 +35,9 @@ class FakeBackends:
         return f"127.0.0.1:{self.port}"
 
     async def start(self, *, ready: bool = True) -> None:
-        node = NodeAdminServicer(self.lifecycle, lambda: ServerInfo("fake", "0"))
+        node = NodeAdminServicer(
+            self.lifecycle, lambda: ServerInfo("fake", "0", limits=self.limits)
+        )
         server = RpcServer(
             service="fake", bind=f"127.0.0.1:{self.port}", lifecycle=self.lifecycle, node=node
         )

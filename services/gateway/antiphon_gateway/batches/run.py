@@ -12,13 +12,14 @@ from pathlib import Path
 
 import msgspec
 from antiphon_core import metrics
-from antiphon_core.errors import NotFound, Unavailable
+from antiphon_core.errors import NotFound, Unauthenticated, Unavailable
 from antiphon_core.logs import get_logger
 from msgspec import Raw, Struct
 
 from antiphon_gateway.batches.calls import Answer, call_self
 from antiphon_gateway.batches.settings import BatchSettings
 from antiphon_gateway.batches.validation import CheckedInput, Line, check_input
+from antiphon_gateway.identity.verifiers import Identity
 from antiphon_gateway.middleware.request import App
 from antiphon_gateway.store.records import (
     Batch,
@@ -80,6 +81,7 @@ class BatchRun:
         slots: requests of all batches of this process at a time.
         batch: claimed for ``owner``.
         owner: this process.
+        identity: says when the key behind the batch has ended, and the batch with it.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class BatchRun:
         slots: asyncio.Semaphore,
         batch: Batch,
         owner: str,
+        identity: Identity,
     ) -> None:
         self._app = app
+        self._identity = identity
         self._storage = storage
         self._settings = settings
         self._slots = slots
@@ -290,7 +294,7 @@ class BatchRun:
         """Renews the claim and follows the status, which a request to cancel changes."""
         while not self._ending.is_set():
             try:
-                async with asyncio.timeout(self._settings.lease_seconds / 4):
+                async with asyncio.timeout(self._settings.look_seconds):
                     await self._looked.wait()
                 self._looked.clear()
             except TimeoutError:
@@ -302,8 +306,18 @@ class BatchRun:
             except Unavailable:
                 continue  # nobody else can claim it either while the store is lost
             self._is_lost = status is None
-            if status in (None, BatchStatus.CANCELLING):
+            if status in (None, BatchStatus.CANCELLING) or await self._has_lost_its_key():
                 self._ending.set()
+
+    async def _has_lost_its_key(self) -> bool:
+        try:
+            await self._identity.check_again(self._batch.record.principal)
+        except Unauthenticated as error:
+            log.warning("batch_without_key", batch=self._batch.id, reason=error.message)
+            return True
+        except Unavailable:
+            pass  # asked again at the next look
+        return False
 
 
 def _row_id(batch_id: str, number: int) -> str:

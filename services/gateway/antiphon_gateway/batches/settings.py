@@ -18,3 +18,8 @@ class BatchSettings(Settings):
         10.0, doc="A batch of a replica that says nothing for so long goes to another.", gt=0
     )
     poll_seconds: float = setting(1.0, doc="Time between looks for new batches.", gt=0)
+
+    @property
+    def look_seconds(self) -> float:
+        """Between two looks at a running batch: its lease and whether it was cancelled."""
+        return min(1.0, self.lease_seconds / 4)

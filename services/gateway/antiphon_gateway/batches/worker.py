@@ -12,6 +12,7 @@ from antiphon_core.logs import get_logger
 
 from antiphon_gateway.batches.run import BatchRun
 from antiphon_gateway.batches.settings import BatchSettings
+from antiphon_gateway.identity.verifiers import Identity
 from antiphon_gateway.middleware.request import App
 from antiphon_gateway.store.storage import Storage
 
@@ -30,12 +31,19 @@ class BatchWorker:
         storage: where batches are.
         settings: bounds.
         lifecycle: a draining process begins nothing.
+        identity: ends batches whose key has ended.
     """
 
     def __init__(
-        self, app: App, storage: Storage, settings: BatchSettings, lifecycle: Lifecycle
+        self,
+        app: App,
+        storage: Storage,
+        settings: BatchSettings,
+        lifecycle: Lifecycle,
+        identity: Identity,
     ) -> None:
         self._app = app
+        self._identity = identity
         self._storage = storage
         self._settings = settings
         self._lifecycle = lifecycle
@@ -84,7 +92,15 @@ class BatchWorker:
         for batch in await self._storage.batches.claim(self._owner, settings.lease_seconds, room):
             if batch.id in self._runs:
                 continue  # its lease lapsed while the store was lost; the run is still at it
-            run = BatchRun(self._app, self._storage, settings, self._slots, batch, self._owner)
+            run = BatchRun(
+                self._app,
+                self._storage,
+                settings,
+                self._slots,
+                batch,
+                self._owner,
+                self._identity,
+            )
             self._runs[batch.id] = run
             task = asyncio.create_task(self._work(batch.id, run), name=f"batch-{batch.id}")
             self._tasks.add(task)

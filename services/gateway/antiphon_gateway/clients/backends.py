@@ -50,6 +50,8 @@ class Member(Generic[Client, Served]):
     client: Client
     monitor: BackendMonitor
     served: tuple[Served, ...] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """What it advertises, by name."""
 
 
 @dataclass
@@ -73,6 +75,19 @@ class Pool(Generic[Client, Served]):
     def is_ready(self) -> bool:
         """Whether one backend at least is ready."""
         return any(member.monitor.is_ready for member in self.members)
+
+    @property
+    def in_flight_limit(self) -> int | None:
+        """Requests that the ready backends hold, running and waiting; None where one of them
+        says nothing. At least twice what runs at a time: a bound that is equal refuses bursts
+        for which there is room."""
+        ready = [member.limits for member in self.members if member.monitor.is_ready]
+        if not ready or any("max_rows" not in limits for limits in ready):
+            return None
+        return sum(
+            max(2 * limits["max_rows"], limits["max_rows"] + limits.get("queue_limit", 0))
+            for limits in ready
+        )
 
     @property
     def reason(self) -> str:
@@ -353,6 +368,7 @@ class Backends:
     ) -> None:
         async def reload() -> None:
             member.served = await load()
+            member.limits = await monitor.limits()
 
         monitor = BackendMonitor(name, target, self._channel(target), reload)
         member = Member[Client, Served](client, monitor)

@@ -11,7 +11,7 @@ import grpc.aio
 from antiphon.admin.v1 import node_pb2, node_pb2_grpc
 from antiphon_core.errors import AntiphonError, Unavailable
 from antiphon_core.logs import get_logger
-from antiphon_core.rpc.streams import typed_errors
+from antiphon_core.rpc.streams import result, typed_errors
 
 STALE_SECONDS = 3.0
 """A status older than this says nothing any more."""
@@ -19,6 +19,7 @@ STALE_SECONDS = 3.0
 _SECOND_LOOK_SECONDS = 0.5
 _RECONNECT_SECONDS = 0.25
 _CATALOG_SECONDS = 10.0
+_INFO_SECONDS = 2.0
 _SERVING = (node_pb2.NODE_STATE_READY, node_pb2.NODE_STATE_DEGRADED)
 
 log = get_logger(__name__)
@@ -75,6 +76,16 @@ class BackendMonitor:
             if self._status.state == node_pb2.NODE_STATE_FAILED:
                 return f"no_{self.name}_backend"
         return f"no_{self.name}_backend" if self._was_ready else "starting"
+
+    async def limits(self) -> dict[str, int]:
+        """What the backend advertises, such as ``max_rows`` and ``queue_limit``.
+
+        Raises:
+            AntiphonError: the call failed.
+        """
+        request = node_pb2.GetServerInfoRequest()
+        info = await result(self._stub.GetServerInfo(request, timeout=_INFO_SECONDS))
+        return dict(info.limits)
 
     def unavailable(self) -> Unavailable:
         """The error for work that needs this backend now."""

@@ -55,6 +55,7 @@ class KeyRecord(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             priority=self.priority,
             strict_fields=self.strict_fields,
             limits=self.limits,
+            key_digest=self.sha256,
         )
 
 

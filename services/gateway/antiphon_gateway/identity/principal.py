@@ -36,6 +36,8 @@ class Principal(Struct, frozen=True):
     """The highest that requests may have."""
     strict_fields: bool = False
     limits: QuotaLimits = QuotaLimits()
+    key_digest: str = ""
+    """SHA-256 hex of the API key, to see later whether it is still good; empty for others."""
 
     def require(self, scope: str) -> None:
         """Checks a scope.

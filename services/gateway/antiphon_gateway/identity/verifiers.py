@@ -42,7 +42,10 @@ class KeyVerifier:
 
     async def verify(self, token: str) -> Principal | None:
         """See Verifier."""
-        digest = digest_of(token)
+        return await self.verify_digest(digest_of(token))
+
+    async def verify_digest(self, digest: str) -> Principal | None:
+        """As ``verify``, by the SHA-256 hex of the key."""
         for source in self._sources:
             record = await source.find(digest)
             if record is None:
@@ -86,6 +89,21 @@ class Identity:
             if principal is not None:
                 return principal
         raise Unauthenticated("the API key is not known")
+
+    async def check_again(self, principal: Principal) -> None:
+        """Checks that what once authenticated the principal is still good, where that is known.
+
+        Raises:
+            Unauthenticated: its key was removed, revoked, or has expired.
+            Unavailable: a source that could know does not answer.
+        """
+        if not principal.key_digest:
+            return
+        for verifier in self._verifiers:
+            if isinstance(verifier, KeyVerifier):
+                if await verifier.verify_digest(principal.key_digest) is None:
+                    raise Unauthenticated("the API key is no longer known")
+                return
 
 
 def build_identity(

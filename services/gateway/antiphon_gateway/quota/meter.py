@@ -43,6 +43,11 @@ class Meter:
         for subject in subjects:
             subject.running += not is_batch
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything is limited or kept account of."""
+        return bool(self._subjects) or self._quotas.keeps_account
+
     async def reserve(self, prompt_tokens: int, output_tokens: int | None) -> Reservation:
         """Sets tokens aside for one generation.
 

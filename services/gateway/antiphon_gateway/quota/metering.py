@@ -39,7 +39,9 @@ def metered(
         begin: starts it.
     """
     meter = current_meter()
-    return begin(request) if meter is None else MeteredGeneration(meter, request, begin)
+    if meter is None or not meter.is_needed:
+        return begin(request)
+    return MeteredGeneration(meter, request, begin)
 
 
 class MeteredGeneration:

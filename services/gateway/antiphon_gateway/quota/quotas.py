@@ -88,6 +88,11 @@ class Quotas:
         self._tenants = {name: given.limits for name, given in settings.tenants.items()}
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def keeps_account(self) -> bool:
+        """Whether what is used is written down."""
+        return self._shares is not None
+
     def start(self) -> None:
         """Begins to exchange with the store each second."""
         if self._shares is not None:

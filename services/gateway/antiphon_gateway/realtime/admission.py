@@ -61,6 +61,7 @@ async def admit(
         claims = Sealer(settings.secret_key).open(token, time.time())
         preset = claims.session
         principal = claims.principal
+        await gateway.identity.check_again(principal)
         if model and resolve_model(gateway.backends, settings, model) != claims.model:
             raise PermissionDenied(
                 f"the client secret is for model {claims.model!r}, not {model!r}"
