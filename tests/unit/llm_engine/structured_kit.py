@@ -30,7 +30,7 @@ def ids_of(matcher: Matcher, width: int = WIDTH) -> set[int]:
     words = np.empty(mask_words(width), dtype=np.uint32)
     matcher.fill(words)
     bits = np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")
-    return set(np.flatnonzero(bits).tolist())
+    return set(np.flatnonzero(bits[:width]).tolist())
 
 
 def takes(grammar: Grammar, text: str) -> bool:
