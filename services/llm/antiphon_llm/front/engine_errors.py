@@ -43,6 +43,7 @@ def engine_error(
     *,
     limit: float | None = None,
     observed: float | None = None,
+    field: str = "",
 ) -> AntiphonError:
     """The typed error of a refusal or failure that the engine reported.
 
@@ -52,19 +53,27 @@ def engine_error(
         retry_after: seconds; 0 where a retry cannot help.
         limit: the bound that refused the request, where it was one.
         observed: what was found instead.
+        field: path of the request's field to blame.
     """
     error_type = _TYPES.get(reason, Internal)
     bound = {"limit": limit, "observed": observed}
     return error_type(
         message or f"the engine failed ({reason})",
         reason=reason or "INTERNAL",
+        field=field,
         metadata={name: f"{value:g}" for name, value in bound.items() if value is not None},
         retry_after=retry_after or None,
     )
 
 
-def error_of(answer: Finish | Embedding | Done) -> AntiphonError:
-    """The typed error of a terminal that reports one."""
+def error_of(answer: Finish | Embedding | Done, *, constraint: str = "") -> AntiphonError:
+    """The typed error of a terminal that reports one.
+
+    Args:
+        answer: reports an error.
+        constraint: path of the field that bounds the output's form, which is to blame where
+            that does not compile.
+    """
     if isinstance(answer, Done):
         return engine_error(answer.error, answer.error_reason)
     return engine_error(
@@ -73,6 +82,7 @@ def error_of(answer: Finish | Embedding | Done) -> AntiphonError:
         answer.retry_after,
         limit=answer.limit,
         observed=answer.observed,
+        field=constraint if answer.error_reason == "INVALID_SCHEMA" else "",
     )
 
 

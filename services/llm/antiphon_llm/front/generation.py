@@ -181,7 +181,9 @@ class Generation:
             self.fail(deadline_error())
             return
         if finish.reason == "error":
-            failure = error_of(finish)
+            asked = self.prepared.request.constraint
+            bound = "chat.tools" if asked is None else f"constraint.{asked.kind}"
+            failure = error_of(finish, constraint=bound)
             self._failures[choice] = failure
             committed = self._accepted or self._may_accept()
             if not committed or len(self._failures) == len(self.choices):
