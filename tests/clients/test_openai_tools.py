@@ -87,6 +87,12 @@ def test_a_finished_answer_with_a_call_says_so(client: openai.OpenAI) -> None:
     assert choice.finish_reason == "tool_calls"
 
 
+def test_nothing_is_counted_that_nobody_produces(client: openai.OpenAI) -> None:
+    usage = ask(client, tool_choice="none", temperature=0, max_tokens=4).usage
+    assert usage.completion_tokens_details.model_dump(exclude_none=True) == {}
+    assert usage.prompt_tokens_details.cached_tokens is not None
+
+
 def test_a_named_tool_is_called_once(client: openai.OpenAI) -> None:
     named = {"type": "function", "function": {"name": "Alarm"}}
     choice = ask(client, tool_choice=named, temperature=0).choices[0]

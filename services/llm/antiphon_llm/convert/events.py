@@ -107,14 +107,16 @@ def _finished(event: ChoiceFinished) -> generate_pb2.ChoiceFinished:
 
 
 def _completed(event: Completed) -> generate_pb2.GenerateCompleted:
+    # Without a draft there is nothing to count, which is not the same as none accepted.
+    drafted = event.usage.accepted_drafts + event.usage.rejected_drafts > 0
     return generate_pb2.GenerateCompleted(
         usage=generate_pb2.Usage(
             prompt_tokens=event.usage.prompt_tokens,
             cached_tokens=event.usage.cached_tokens,
             output_tokens=event.usage.output_tokens,
             reasoning_tokens=event.usage.reasoning_tokens,
-            accepted_draft_tokens=event.usage.accepted_drafts,
-            rejected_draft_tokens=event.usage.rejected_drafts,
+            accepted_draft_tokens=event.usage.accepted_drafts if drafted else None,
+            rejected_draft_tokens=event.usage.rejected_drafts if drafted else None,
         ),
         timings=generate_pb2.Timings(
             queued=duration(event.timings.queued),
