@@ -79,6 +79,12 @@ class SamplerRow:
         return any(processor.active for processor in self._processors)
 
     @property
+    def untouched(self) -> bool:
+        """Whether the next draw is the largest raw logit, whatever it is drawn behind."""
+        adjusted = self._history is not None or len(self._bias_ids) or self.constrained
+        return not (self.noisy or adjusted)
+
+    @property
     def processors(self) -> Sequence[Processor]:
         """The rules of this request, in the order in which they apply."""
         return self._processors

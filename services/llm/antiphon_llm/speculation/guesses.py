@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from antiphon_llm.sampler.draw import pick
 from antiphon_llm.sampler.filters import surviving_ids
@@ -27,10 +28,22 @@ class Guesses:
 
     Args:
         residual: drafts are for residual acceptance.
+        on_device: the logits lie elsewhere than in host memory: rows that only want the largest
+            one find it there, the others' are copied.
+
+    Attributes:
+        copied: rows whose logits were copied to the host.
     """
 
-    def __init__(self, *, residual: bool) -> None:
+    def __init__(self, *, residual: bool, on_device: bool = False) -> None:
         self._residual = residual
+        self._on_device = on_device
+        self.copied = 0
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """Rows that could not be drawn where their logits are, by name."""
+        return {"draft: drawn on the host": self.copied} if self.copied else {}
 
     @property
     def residual(self) -> bool:
@@ -39,7 +52,7 @@ class Guesses:
 
     def draw(
         self,
-        logits: np.ndarray,
+        logits: torch.Tensor,
         samplers: Sequence[SamplerRow],
         positions: Sequence[int],
         chains: Sequence[Sequence[int]],
@@ -55,12 +68,23 @@ class Guesses:
             q: with residual acceptance, zeroed fp32 (V) of each row, which takes the
                 distribution that its token was drawn from.
         """
-        return [
-            self._one(logits[row], sampler, position, chain, None if q is None else q[row])
-            for row, (sampler, position, chain) in enumerate(
-                zip(samplers, positions, chains, strict=True)
+        tokens = [-1] * len(samplers)
+        rest = list(range(len(samplers)))
+        if self._on_device and q is None and any(row.untouched for row in samplers):
+            tokens = logits.argmax(dim=1).tolist()
+            rest = [place for place in rest if not samplers[place].untouched]
+        if not rest:
+            return tokens
+        if self._on_device:
+            self.copied += len(rest)
+            logits = logits[rest].cpu()
+        host = logits.numpy()
+        for row, place in enumerate(rest):
+            kept = None if q is None else q[place]
+            tokens[place] = self._one(
+                host[row], samplers[place], positions[place], chains[place], kept
             )
-        ]
+        return tokens
 
     def _one(
         self,

@@ -119,7 +119,9 @@ class HiddenDrafter:
         self._kept = pool.views[FEATURES].flatten(0, 1)
         self._first_spare = (pool.entries + 1) * self._unit
         self._marks = CellMarks(tables)
-        self._guesses = Guesses(residual=limits.residual)
+        self._on_device = head.device.type != "cpu"
+        self._guesses = Guesses(residual=limits.residual, on_device=self._on_device)
+        self._unrecorded = 0
         sizes = _input_sizes(limits, tables.context_limit)
         self._inputs = DraftInputs(**sizes, block_tokens=1, device=head.device)
         self._logits = torch.empty((limits.max_rows, vocabulary), device=head.device)
@@ -131,8 +133,11 @@ class HiddenDrafter:
 
     @property
     def fallbacks(self) -> dict[str, int]:
-        """Ways taken because a better one was not there, by name: none."""
-        return {}
+        """Ways taken because a better one was not there, by name."""
+        found = self._guesses.fallbacks
+        if self._unrecorded:
+            found["draft: steps are not recorded"] = self._unrecorded
+        return found
 
     def expects(self, requests: Sequence[Request]) -> list[bool]:
         """See Drafter."""
@@ -329,7 +334,9 @@ class HiddenDrafter:
             samplers.append(row.request.sampler)
             if q is not None:
                 kept.append(q[row.place, len(row.chain)].numpy())
-        logits = self._logits.cpu().numpy()[[place for place, _ in going]]
+        logits = self._logits[: 1 + going[-1][0]]
+        if len(going) < len(logits):
+            logits = logits[[place for place, _ in going]]
         drawn = self._guesses.draw(
             logits,
             samplers,
@@ -341,6 +348,7 @@ class HiddenDrafter:
             row.chain.append(token)
 
     def _step(self, rows: int, features: torch.Tensor, *, columns: int) -> torch.Tensor:
+        self._unrecorded += self._on_device
         step = self._inputs.publish(rows, rows, columns)
         return self._head.step(
             step.input_ids, features, step.positions, step, self._view, self._logits[:rows]

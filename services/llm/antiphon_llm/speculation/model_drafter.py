@@ -103,7 +103,9 @@ class ModelDrafter:
         self._fields = [pool.views[field.name] for field in draft_fields(model, limits)]
         self._first_spare = pool.entries + 1
         self._marks = CellMarks(tables)
-        self._guesses = Guesses(residual=limits.residual)
+        self._on_device = model.device.type != "cpu"
+        self._guesses = Guesses(residual=limits.residual, on_device=self._on_device)
+        self._unrecorded = 0
         self._inputs = DraftInputs(
             **_input_sizes(limits, tables.width),
             block_tokens=limits.entry_tokens,
@@ -125,8 +127,12 @@ class ModelDrafter:
 
     @property
     def fallbacks(self) -> dict[str, int]:
-        """Decode steps of the draft model without a program, by reason."""
-        return {f"draft {name}": count for name, count in self._model.programs.fallbacks.items()}
+        """Ways taken because a better one was not there, by name: decode steps without a program,
+        logits that were drawn from on the host."""
+        found = {f"draft {name}": count for name, count in self._model.programs.fallbacks.items()}
+        if self._unrecorded:
+            found["draft: steps are not recorded"] = self._unrecorded
+        return found | self._guesses.fallbacks
 
     def expects(self, requests: Sequence[Request]) -> list[bool]:
         """See Drafter."""
@@ -273,7 +279,7 @@ class ModelDrafter:
         kept = None
         if q is not None:
             kept = [q[row.place, len(row.chain)].numpy() for row in rows]
-        logits = self._logits[: len(rows)].cpu().numpy()
+        logits = self._logits[: len(rows)]
         drawn = self._guesses.draw(logits, samplers, positions, chains, kept)
         for row, token in zip(rows, drawn, strict=True):
             row.chain.append(token)
@@ -289,6 +295,7 @@ class ModelDrafter:
         self._logits[:rows, :common] = narrow[:, :common]
 
     def _forward(self, tokens: int, rows: int) -> torch.Tensor:
+        self._unrecorded += self._on_device
         step = self._inputs.publish(tokens, rows)
         return self._model.forward(step.input_ids, step.positions, step, self._views)
 
