@@ -35,6 +35,8 @@ CASES = (
     Case(rows=((5, 9),), heads=2, kv_heads=2, head_dim=20),
     Case(rows=((33, 129), (1, 2)), heads=8, kv_heads=8, head_dim=8, block_tokens=1),
     Case(rows=((2, 1030), (130, 1040)), heads=8, kv_heads=1, head_dim=128, block_tokens=32),
+    Case(rows=((5, 645), (1, 70)), heads=4, kv_heads=1, head_dim=32),
+    Case(rows=((5, 300),), heads=4, kv_heads=1, head_dim=64, window=100),
     Case(rows=((4, 4), (1, 100)), heads=3, kv_heads=1, head_dim=512, softcap=50.0),
 )
 

@@ -148,11 +148,14 @@ def decode(
     arrivals, partial_acc, partial_peak, partial_total,
     splits, table_stride, q_stride, head_stride, factor, cap_scale, window,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
-    TILE: tl.constexpr, LIVE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    CHUNKS: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr, LIVE: tl.constexpr,
+    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
     EARLY: tl.constexpr, LINES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One part of the context of one (row, key head), for all its queries and heads.
+    """One part of the context of one (row, key head), for CHUNK of its queries and their heads.
+
+    Each of a row's CHUNKS pieces is a row of its own that ends with its last query's key.
 
     The pairs (query, head) of the group share every loaded key, so the cache is read once.
     The row's metadata is read before the wait: the kernel right before only makes q and this
@@ -161,11 +164,14 @@ def decode(
     """
     kv_head = tl.program_id(0)
     part = tl.program_id(1)
-    row = tl.program_id(2)
+    piece = tl.program_id(2)
+    row = piece // CHUNKS
+    skipped = piece % CHUNKS * CHUNK
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    first = tl.load(query_start + row)
+    first = tl.load(query_start + row) + skipped
     queries = tl.load(query_start + row + 1) - first
-    context = tl.load(context_len + row)
+    context = tl.load(context_len + row) - tl.maximum(queries - CHUNK, 0)
+    queries = tl.maximum(tl.minimum(queries, CHUNK), 0)
     begin, end, parts = _part_range(context, queries, window, part, splits, BLOCK_KEYS, WINDOW)
     pair = tl.arange(0, TILE)
     column = tl.arange(0, BLOCK_DIM)
@@ -196,7 +202,7 @@ def decode(
                 HEADS, GROUP, DIM, TILE, BLOCK_DIM, SINKS,
             )  # fmt: skip
         else:
-            pairs = row * KV_HEADS + kv_head
+            pairs = piece * KV_HEADS + kv_head
             _store_part(
                 acc, peak, total, partial_acc, partial_peak, partial_total,
                 pairs * splits + part, live, TILE, LIVE, BLOCK_DIM,

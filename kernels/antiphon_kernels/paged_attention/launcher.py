@@ -129,13 +129,15 @@ def _decode(
     q = pointers[0]
     heads, kv_heads = constants["HEADS"], constants["KV_HEADS"]
     block_dim = constants["BLOCK_DIM"]
-    tile = split.tile_rows(max_query, heads // kv_heads)
+    chunks = split.chunk_count(rows, kv_heads, max_query, processors(q.device))
+    pieces, chunk = rows * chunks, triton.cdiv(max_query, chunks)
+    tile = split.tile_rows(chunk, heads // kv_heads)
     if shape is None:
         shape = decode_shape(tile, block_dim, q.element_size())
-    splits = split.split_count(rows, kv_heads, max_context, processors(q.device))
-    live = split.live_pairs(max_query, heads // kv_heads)
+    splits = split.split_count(pieces, kv_heads, max_context, processors(q.device))
+    live = split.live_pairs(chunk, heads // kv_heads)
     # Whole 16-byte words, so that no pointer's alignment depends on the batch.
-    parts = -(-rows * kv_heads * splits * live // 4) * 4
+    parts = -(-pieces * kv_heads * splits * live // 4) * 4
     needed = split.COUNTERS + parts * (block_dim + 2) if splits > 1 else 0
     if workspace is None:
         workspace = torch.zeros(max(1, needed), dtype=torch.float32, device=q.device)
@@ -147,11 +149,12 @@ def _decode(
     early = early_launch(q.device)
     # A full device has its loads in flight without being asked ahead of time.
     lines = triton.next_power_of_2(max(1, constants["DIM"] * q.element_size() // 128))
-    kernel.decode[(kv_heads, splits, rows)](
+    kernel.decode[(kv_heads, splits, pieces)](
         *pointers, counters.view(torch.int32),
         partial, partial[parts * block_dim :], partial[parts * (block_dim + 1) :],
         splits, *numbers, **constants,
-        TILE=tile, LIVE=live, BLOCK_KEYS=shape.keys, STAGES=shape.stages,
+        CHUNKS=chunks, CHUNK=chunk, TILE=tile, LIVE=live,
+        BLOCK_KEYS=shape.keys, STAGES=shape.stages,
         EARLY=early, LINES=lines if early and splits > 1 else 0,
         num_warps=shape.warps, launch_pdl=early,
     )  # fmt: skip

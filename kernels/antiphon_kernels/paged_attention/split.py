@@ -26,6 +26,10 @@ PROGRAMS_PER_PROCESSOR = 4
 """Decode programs that a multiprocessor holds at once."""
 
 
+CHUNK_QUERIES = 2
+"""Queries of a row that stay together where rows are cut into chunks."""
+
+
 def decode_queries(group: int) -> int:
     """Most queries of a row that the decode kernel serves, for ``group`` heads per key head."""
     return max(1, DECODE_TILE // group)
@@ -39,6 +43,17 @@ def live_pairs(max_query: int, group: int) -> int:
 def tile_rows(max_query: int, group: int) -> int:
     """Rows of a decode tile: the pairs, and at least the 16 of a matrix unit."""
     return max(16, live_pairs(max_query, group))
+
+
+def chunk_count(rows: int, kv_heads: int, max_query: int, processors: int) -> int:
+    """Chunks of each row's queries.
+
+    Few rows leave processors idle, and the last part of a context joins as many values as it
+    has queries: then a chunk of its own for every two queries, which finds its keys in the L2
+    cache, is faster. Rows that fill the device read their keys once.
+    """
+    chunks = -(-max_query // CHUNK_QUERIES)
+    return chunks if rows * kv_heads * chunks <= processors else 1
 
 
 def split_count(rows: int, kv_heads: int, max_context: int, processors: int) -> int:
