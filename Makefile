@@ -5,7 +5,7 @@ MEMBERS := protos libs/core libs/nn libs/cli kernels services/llm services/vocod
 EDITABLE := $(foreach member,$(MEMBERS),-e ./$(member))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bench-llm bench-kernels-cpu bench-llm-cpu bench-gateway soak-engine clean
+.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bars-sampling bench-llm bench-kernels-cpu bench-llm-cpu bench-gateway soak-engine clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -46,6 +46,9 @@ bars-demo: setup-dev ## measure the demo's claims on this machine, one BAR line 
 
 bars-engine: setup-dev ## the engine's claims, one BAR line each (PEER_PYTHON=python with llama-cpp-python)
 	$(BIN)/python -m bench.engine_bars --peer-python "$(PEER_PYTHON)"
+
+bars-sampling: setup-dev ## the draw rule's claims, one BAR line each
+	$(BIN)/python -m bench.sampling_bars
 
 bench-llm: setup-dev ## offer a load to an llm service or an OpenAI server (LOAD="many 127.0.0.1:8082 --clients 8 ...")
 	$(BIN)/python -m bench.load $(or $(LOAD),--help)
