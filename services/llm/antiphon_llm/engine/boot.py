@@ -22,7 +22,7 @@ from antiphon_llm.kvcache.host_tier import HostTier
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Submit
 from antiphon_llm.models.registry import architecture_of, tokenizer_fingerprint
-from antiphon_llm.speculation.valve import valve_named
+from antiphon_llm.speculation.valve import valve_for
 from antiphon_llm.structured.grammars import build_grammars, check_grammar_config
 
 from .built import BuiltEngine, Phase
@@ -202,7 +202,7 @@ def _check_drafting(config: EngineConfig) -> None:
             f"draft_depth {config.draft_depth} leaves no room for a row with drafts beside one "
             f"entry of {config.entry_tokens} tokens in step_tokens {config.step_tokens}"
         )
-    valve_named(config.draft_valve)
+    valve_for(config.draft_valve, dense=True)
 
 
 def end_of_text_ids(checkpoint: Checkpoint) -> list[int]:
@@ -257,7 +257,7 @@ def _speculation(config: EngineConfig, built: BuiltEngine) -> Speculation | None
         built.drafter,
         depth=config.draft_depth,
         adaptive=config.draft_adaptive,
-        valve=valve_named(config.draft_valve),
+        valve=valve_for(config.draft_valve, dense=built.model.spec.dense),
         failure_limit=config.draft_failure_limit,
     )
 

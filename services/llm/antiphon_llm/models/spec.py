@@ -53,6 +53,11 @@ class DecoderSpec:
     embedding_scale: float = 1.0
     final_softcap: float = 0.0
 
+    @property
+    def dense(self) -> bool:
+        """Whether every token uses all weights: no layer here has experts."""
+        return True
+
     def __post_init__(self) -> None:
         # The KV pool holds each layer's own geometry; activations are laid out for one.
         shapes = {(layer.heads, layer.kv_heads, layer.head_dim) for layer in self.layers}

@@ -107,9 +107,13 @@ class Measured:
         return self._loads.setdefault(rows.bit_length(), _Load())
 
 
-def valve_named(setting: str) -> Valve:
-    """``off``, ``on:B`` or ``auto``; ValueError for anything else."""
-    if setting == "off":
+def valve_for(setting: str, *, dense: bool) -> Valve:
+    """``off``, ``on:B`` or ``auto``; ValueError for anything else.
+
+    ``auto`` stands down for dense models: their steps cost more with drafts only from a few
+    hundred tokens on, which the depth's costs show, and a valve would keep one arm starved.
+    """
+    if setting == "off" or (setting == "auto" and dense):
         return Open()
     if setting == "auto":
         return Measured()
