@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from antiphon_llm.messages import Sampling, Submit
 from antiphon_llm.models.config_reader import UnsupportedConfig
+from antiphon_llm.speculation import mtp
 from antiphon_nn.errors import CheckpointError
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -176,22 +178,43 @@ def permuted(count: int) -> list[Submit]:
     return [greedy(f"{n}", prompt, temperature=n % 2 * 0.1) for n, prompt in enumerate(prompts)]
 
 
+@pytest.mark.parametrize("layout_says", [True, False])
 def test_a_head_that_reads_the_right_hidden_state_is_always_right(
-    tmp_path: Path, endpoint_type: Any
+    tmp_path: Path, endpoint_type: Any, monkeypatch: pytest.MonkeyPatch, layout_says: bool
 ) -> None:
-    """Drafts of every depth hang on the state before them: of the target, then of the head."""
+    """Drafts of every depth hang on the state before them: of the target, then of the head. A
+    layout with the wrong side of the final norm runs as well."""
+    known = mtp.layouts
+    monkeypatch.setattr(
+        mtp,
+        "layouts",
+        lambda layers: [replace(item, after_final_norm=layout_says) for item in known(layers)],
+    )
     acceptance = {}
-    for after_final_norm in (True, False):
-        path = tmp_path / f"{after_final_norm}"
-        permuting(path, after_final_norm=after_final_norm)
+    for made_for in (True, False):
+        path = tmp_path / f"{made_for}"
+        permuting(path, after_final_norm=made_for)
         plain = served(path, endpoint_type()).run(permuted(8))
         fields = {"drafter": "mtp", "draft_depth": 3}
         engine = served(path, endpoint_type(), **fields).run(permuted(8))
         assert engine.tokens == plain.tokens
-        acceptance[after_final_norm] = engine.acceptance
-    # The layout says behind the norm: a head that was made for the other side runs as well.
-    assert acceptance[True] == 1.0
-    assert acceptance[False] < 0.5
+        acceptance[made_for] = engine.acceptance
+    assert acceptance[layout_says] == 1.0
+    assert acceptance[not layout_says] < 0.5
+
+
+def test_of_several_heads_the_first_is_chained(tmp_path: Path, endpoint_type: Any) -> None:
+    bundled = Bundled(tmp_path, "deepseek")
+    second = {
+        name.replace(f"layers.{LAYERS}.", f"layers.{LAYERS + 1}."): torch.zeros_like(tensor)
+        for name, tensor in deepseek_names(bundled.reference, LAYERS).items()
+    }
+    add_tensors(tmp_path, second, num_nextn_predict_layers=2)
+    engine = drafting(bundled, endpoint_type()).run([greedy("a", [3, 1, 4]), greedy("b", [5])])
+    assert_reference_drafts(bundled, engine.drafted)
+    add_tensors(tmp_path, {}, num_nextn_predict_layers=1)
+    with pytest.raises(CheckpointError, match=rf"model\.layers\.{LAYERS + 1}\.eh_proj"):
+        served(tmp_path, endpoint_type())
 
 
 @pytest.mark.parametrize("overlap_depth", [0, 1])
