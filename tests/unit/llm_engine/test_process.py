@@ -105,7 +105,7 @@ async def test_boots_serves_cancels_and_ends(front: Front) -> None:
         "LlamaForCausalLM", 128, [95],
     )  # fmt: skip
     phases = [message.phase for message in front.messages if isinstance(message, BootPhase)]
-    assert phases == ["configure", "load_weights", "allocate_kv", "warm_up"]
+    assert phases == ["configure", "load_weights", "allocate_kv", "grammars", "warm_up"]
     front.worker.send(Submit("a", [1, 2, 3], Sampling(temperature=0.0, max_tokens=5)))
     front.worker.send(Submit("b", [1, 2, 3], Sampling(max_tokens=120, ignore_eos=True)))
     front.worker.send(Cancel("b"))

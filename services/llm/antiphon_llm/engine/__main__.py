@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import threading
@@ -103,9 +104,17 @@ def main() -> int:
     endpoint = WorkerEndpoint.from_argv(sys.argv[1:], inbound=ToEngine)
     configure_logging("llm-engine")
     try:
-        return serve(endpoint)
+        status = serve(endpoint)
     finally:
         endpoint.close()
+    from antiphon_llm.structured.compile_pool import COMPILE_THREAD
+
+    if any(thread.name.startswith(COMPILE_THREAD) for thread in threading.enumerate()):
+        # A compile cannot be interrupted, and the interpreter's own end would wait for it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
 
 
 if __name__ == "__main__":

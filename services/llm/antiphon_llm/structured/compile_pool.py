@@ -17,13 +17,11 @@ from .backend import Grammar, GrammarBackend, GrammarError
 
 _log = get_logger(__name__)
 
+COMPILE_THREAD = "grammar-"
+"""How the names of compiling threads begin."""
 _STACK_BYTES = 64 << 20
 """Stack of a compiling thread: the library recurses over nested sources."""
 _FAILURES_KEPT = 256
-
-
-class CompileTimeout(GrammarError):
-    """The compile took longer than it may."""
 
 
 class CompileOverload(RuntimeError):
@@ -35,7 +33,7 @@ class Compilation:
 
     Attributes:
         grammar: the result; None before and after a failure.
-        error: why there is none; None before and after a success.
+        error: why there is none, in words; empty before and after a success.
     """
 
     def __init__(self, key: str, constraint: Constraint) -> None:
@@ -45,12 +43,12 @@ class Compilation:
         """time.monotonic() seconds; 0 while it waits for a thread."""
         self.waiters = 0
         self.grammar: Grammar | None = None
-        self.error: GrammarError | None = None
+        self.error = ""
 
     @property
     def done(self) -> bool:
         """Whether there is a grammar or an error."""
-        return self.grammar is not None or self.error is not None
+        return self.grammar is not None or bool(self.error)
 
 
 class GrammarCache:
@@ -111,7 +109,7 @@ class CompilePool:
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Compilation | None] = queue.SimpleQueue()
         self._cache = GrammarCache(cache_bytes)
-        self._failures: OrderedDict[str, GrammarError] = OrderedDict()
+        self._failures: OrderedDict[str, str] = OrderedDict()
         self._running: dict[str, Compilation] = {}
         self._counts = dict.fromkeys(("hit", "joined", "compiled", "failed", "timeout"), 0)
         self._threads = self._start(threads)
@@ -127,7 +125,7 @@ class CompilePool:
             else:
                 compilation = Compilation(key, constraint)
                 compilation.grammar = self._cache.get(key)
-                compilation.error = self._failures.get(key)
+                compilation.error = self._failures.get(key, "")
                 if compilation.done:
                     self._counts["hit"] += 1
                 else:
@@ -153,18 +151,18 @@ class CompilePool:
             CompileOverload: it was not begun in time.
         """
         with self._lock:
-            if compilation.error is not None:
-                raise compilation.error
+            if compilation.error:
+                raise GrammarError(compilation.error)
             if compilation.grammar is not None or waited < self._timeout:
                 return compilation.grammar
             self._counts["timeout"] += 1
             if not compilation.started:
                 raise CompileOverload("the constraint waits for others to be compiled")
-            error = CompileTimeout(f"it did not compile within {self._timeout:g} s")
-            self._remember(compilation.key, error)
+            compilation.error = f"it did not compile within {self._timeout:g} s"
+            self._remember(compilation.key, compilation.error)
             self._running.pop(compilation.key, None)
         _log.warning("grammar_timeout", kind=compilation.constraint.kind)
-        raise error
+        raise GrammarError(compilation.error)
 
     def counters(self) -> dict[str, int]:
         """Compiles by outcome, those that happened."""
@@ -185,7 +183,7 @@ class CompilePool:
         before = threading.stack_size(_STACK_BYTES)
         try:
             threads = [
-                threading.Thread(target=self._serve, name=f"grammar-{n}", daemon=True)
+                threading.Thread(target=self._serve, name=f"{COMPILE_THREAD}{n}", daemon=True)
                 for n in range(count)
             ]
             for thread in threads:
@@ -204,14 +202,14 @@ class CompilePool:
             self._compile(compilation)
 
     def _compile(self, compilation: Compilation) -> None:
-        grammar, error = None, None
+        grammar, error = None, ""
         try:
             grammar = self._backend.compile(compilation.constraint)
         except GrammarError as refused:
-            error = refused
+            error = str(refused) or "the compiler does not say why"
         except Exception as defect:
             _log.exception("grammar_failed", kind=compilation.constraint.kind)
-            error = GrammarError(f"{type(defect).__name__}: {defect}")
+            error = f"{type(defect).__name__}: {defect}"
         with self._lock:
             compilation.grammar, compilation.error = grammar, error
             if self._running.get(compilation.key) is compilation:
@@ -221,11 +219,11 @@ class CompilePool:
                 self._failures.pop(compilation.key, None)
                 if self._cache.get(compilation.key) is None:
                     self._cache.put(compilation.key, grammar)
-            elif error is not None:
+            else:
                 self._counts["failed"] += 1
                 self._remember(compilation.key, error)
 
-    def _remember(self, key: str, error: GrammarError) -> None:
+    def _remember(self, key: str, error: str) -> None:
         self._failures[key] = error
         while len(self._failures) > _FAILURES_KEPT:
             self._failures.popitem(last=False)
