@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 
 import pytest
+from antiphon_llm.front.parsing.base import ToolSpec, written
 from antiphon_llm.front.parsing.pieces import (
     Arguments,
     CallClosed,
@@ -117,9 +118,9 @@ def test_time_grows_with_the_length_alone(family: str) -> None:
     def cost(text: str) -> float:
         best = float("inf")
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             parse(family, text, call_limit=10**6)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     cut = known.text.find("Oslo") if "Oslo" in known.text else len(known.text) // 2
@@ -193,6 +194,23 @@ def test_arguments_stream_as_they_come() -> None:
 def test_a_cut_call_is_not_closed() -> None:
     pieces = parse("json_tags", '<tool_call>{"name": "now", "arguments": {"a": [1')
     assert pieces == [CallOpened("now"), Arguments('{"a": [1')]
+
+
+def test_a_list_between_the_tags() -> None:
+    one = '{"name": "now", "arguments": {}}'
+    for inside in (f"[{one}, {one}]", f"\n{one}\n{one}"):
+        text = f"<tool_call>{inside}</tool_call>"
+        assert calls_of(parse("json_tags", text)) == [("now", {})] * 2
+
+
+def test_a_call_is_written_as_it_is_read() -> None:
+    arguments = {"city": 'Os"lo', "more": {"a": [1, None, True]}}
+    schema = {"properties": {"city": {"type": "string"}, "more": {"type": "object"}}}
+    offered = {"f": ToolSpec("f", schema, schema)}
+    for family, form in CALL_FORMATS.items():
+        parser = choose("", tool_parser=family).parser(offered)
+        pieces = [*parser.push(written(form, "f", arguments)), *parser.finish()]
+        assert calls_of(pieces) == [("f", arguments)]
 
 
 def test_json_inside_a_string_is_unpacked() -> None:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from antiphon_core.errors import FailedPrecondition, InvalidArgument
+from antiphon_core.errors import InvalidArgument
 from antiphon_llm.checkpoint import resolve
+from antiphon_llm.config import LlmSettings
 from antiphon_llm.front import tools
 from antiphon_llm.front.choice import Choice
 from antiphon_llm.front.constraints import ConstraintOptions
@@ -29,6 +30,7 @@ from antiphon_llm.front.requests import (
 from antiphon_llm.front.templates import ChatTemplate, TemplateSource
 from antiphon_llm.front.tokenizer import Tokenizer
 from antiphon_llm.front.tools import Tool, ToolOptions, check_ending, check_tools, offered_tools
+from pydantic import ValidationError
 
 CITY = '{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'
 WEATHER, NOW = Tool("get_weather", "Forecast", CITY), Tool("now")
@@ -297,9 +299,28 @@ def test_control_tokens_that_are_markers_reach_the_parser(smollm: Tokenizer) -> 
     assert ["".join(d.reasoning for d in deltas), "".join(d.text for d in deltas)] == ["Hm", "Hi"]
 
 
-def test_an_override_needs_a_template_that_reads_tools(tmp_path: Path) -> None:
+def test_words_follow_the_format_of_the_model(smollm: Tokenizer) -> None:
+    """A template that writes calls but has no place for tools gets their description alone."""
+    own = CHATML.replace("{{ m.content }}", "{{ m.content }}{{ m.tool_calls }}")
+    form = choose(own, tool_parser="function_xml")
+    template = ChatTemplate(TemplateSource(own, "a test"), smollm, form.calls)
+    offered = tools.template_tools(ToolOptions([NOW], "auto"))
+    text = template.render(Conversation(HISTORY, tools=offered))
+    assert "<function=function_name>\n<parameter=argument_name>\nvalue\n</parameter>" in text
+    assert "[{'id': '1'" in text
+    assert "<|im_start|>tool\n10:00" in text
+
+
+def test_tools_that_are_asked_for_but_not_shown_are_described(smollm: Tokenizer) -> None:
+    template = text_model("{% if tools %}Use tools.{% endif %}" + CHATML, smollm).template
+    assert template is not None and not template.reads_tools
+
+
+def test_formats_are_overridden_by_name(tmp_path: Path) -> None:
     source = resolve("smollm2-135m-instruct", tmp_path)
-    with pytest.raises(FailedPrecondition, match="tool_parser deepseek needs a chat template"):
-        load_text_model(source, "", "deepseek")
-    loaded = load_text_model(source, "", "", "think")
-    assert loaded.format.reasoning is not None and loaded.format.calls.name == "json_tags"
+    loaded = load_text_model(source, "", "deepseek", "think")
+    assert loaded.format.reasoning is not None and loaded.format.calls.name == "deepseek"
+    with pytest.raises(ValidationError, match="tool_parser is 'other', allowed are argument_xml"):
+        LlmSettings(tool_parser="other")
+    with pytest.raises(ValidationError, match="reasoning_parser"):
+        LlmSettings(reasoning_parser="other")

@@ -20,7 +20,6 @@ from antiphon_llm.checkpoint import ModelSource
 from antiphon_llm.front import generation_config, tokenizer
 from antiphon_llm.front.errors import ModelSourceError
 from antiphon_llm.front.generation_config import SamplingDefaults
-from antiphon_llm.front.parsing.json_calls import JsonInTags
 from antiphon_llm.front.parsing.registry import OutputFormat, choose
 from antiphon_llm.front.templates import ChatTemplate, TemplateSource, find_template
 from antiphon_llm.front.tokenizer import Tokenizer, read_json
@@ -152,13 +151,17 @@ def load_text_model(
             files = _from_gguf(source, chat_template)
         else:
             files = _from_directory(source.path, chat_template)
-        template = ChatTemplate(files.template, files.tokenizer) if files.template else None
+        source_text = files.template.text if files.template else ""
+        form = choose(source_text, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
+        template = (
+            ChatTemplate(files.template, files.tokenizer, form.calls) if files.template else None
+        )
         return TextModel(
             tokenizer=files.tokenizer,
             template=template,
             defaults=files.defaults,
             weights=files.weights,
-            format=_output_format(files.template, template, tool_parser, reasoning_parser),
+            format=form,
         )
     except (ModelSourceError, CheckpointError) as error:
         raise FailedPrecondition(str(error), field="model") from None
@@ -172,25 +175,6 @@ class _Files:
     template: TemplateSource | None
     defaults: SamplingDefaults
     weights: WeightFacts
-
-
-def _output_format(
-    source: TemplateSource | None,
-    template: ChatTemplate | None,
-    tool_parser: str,
-    reasoning_parser: str,
-) -> OutputFormat:
-    """How the model writes; calls follow our own description where the template knows none."""
-    own = JsonInTags.name
-    if template is not None and not template.reads_tools:
-        if tool_parser not in ("", own):
-            raise ModelSourceError(
-                f"tool_parser {tool_parser} needs a chat template that reads tools, which "
-                f"{template.origin} does not; leave it empty or at {own}"
-            )
-        tool_parser = own
-    text = source.text if source else ""
-    return choose(text, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
 
 
 def _from_gguf(source: ModelSource, chat_template: str) -> _Files:

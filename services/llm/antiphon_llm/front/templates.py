@@ -20,13 +20,15 @@ from antiphon_llm.front.conversation import (
     template_messages,
 )
 from antiphon_llm.front.errors import ModelSourceError
+from antiphon_llm.front.parsing.base import CallFormat
+from antiphon_llm.front.parsing.json_calls import JsonInTags
 from antiphon_llm.front.sandbox import (
     TemplateEnvironment,
     TemplateRefusal,
     render,
 )
 from antiphon_llm.front.tokenizer import Tokenizer, read_json
-from antiphon_llm.front.tool_text import in_words
+from antiphon_llm.front.tool_text import described, in_words
 
 RENDER_SECONDS = 2.0
 SIZE_LIMIT = 4 * 1024 * 1024
@@ -110,12 +112,15 @@ class ChatTemplate:
     Args:
         source: its text and origin.
         tokenizer: names the special tokens and guards message texts.
+        calls: how calls are written where the template does not know.
 
     Raises:
         ModelSourceError: it does not compile.
     """
 
-    def __init__(self, source: TemplateSource, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, source: TemplateSource, tokenizer: Tokenizer, calls: CallFormat | None = None
+    ) -> None:
         environment = TemplateEnvironment(SIZE_LIMIT)
         try:
             tree = environment.parse(source.text)
@@ -127,11 +132,8 @@ class ChatTemplate:
         self.origin = source.origin
         self.digest = hashlib.sha256(source.text.encode()).hexdigest()
         self._tokenizer = tokenizer
+        self._calls = calls or JsonInTags()
         self._reads = meta.find_undeclared_variables(tree) - set(environment.globals)
-        self.reads_tools = any(
-            node.name == "tools" and node.ctx == "load" for node in tree.find_all(nodes.Name)
-        )
-        """Whether it has a place for tools; else they are described in the system message."""
         self._reads_calls = any(
             node.attr == "tool_calls" for node in tree.find_all(nodes.Getattr)
         ) or any(node.value == "tool_calls" for node in tree.find_all(nodes.Const))
@@ -143,6 +145,8 @@ class ChatTemplate:
             "pad_token": special.pad or "",
         }
         self._form = self._probe_form(tree, source.text)
+        self.reads_tools = self._probe_tools(tree)
+        """Whether it has a place for tools; else they are described in the system message."""
 
     @property
     def variables(self) -> Sequence[str]:
@@ -158,10 +162,10 @@ class ChatTemplate:
             InvalidArgument: TEMPLATE_ERROR where the template fails or refuses,
                 UNSUPPORTED_OPTION for a variable that it never reads.
         """
-        if not self.reads_tools and (
-            conversation.tools or (_has_calls(conversation) and not self._reads_calls)
-        ):
-            conversation = in_words(conversation)
+        if not self._reads_calls and _has_calls(conversation):
+            conversation = in_words(conversation, self._calls)
+        if conversation.tools and not self.reads_tools:
+            conversation = described(conversation, self._calls)
         variables = self._variables(conversation)
         try:
             text = self._render(variables)
@@ -249,8 +253,17 @@ class ChatTemplate:
             short_call_ids="length != 9" in text,
         )
 
-    def _shows(self, probe: str, messages: list[dict[str, Any]]) -> bool:
-        variables = {**self._base, "messages": messages, "add_generation_prompt": True}
+    def _probe_tools(self, tree: nodes.Template) -> bool:
+        """Whether tools show up; a template may read them and yet only ask whether there are."""
+        probe = "antiphon_probe"
+        function = {"name": probe, "description": "", "parameters": {"type": "object"}}
+        asked = any(node.name == "tools" for node in tree.find_all(nodes.Name))
+        message = [{"role": "user", "content": "x"}]
+        tools = [{"type": "function", "function": function}]
+        return asked and self._shows(probe, message, tools=tools)
+
+    def _shows(self, probe: str, messages: list[dict[str, Any]], **more: Any) -> bool:
+        variables = {**self._base, **more, "messages": messages, "add_generation_prompt": True}
         try:
             return probe in self._render(variables)
         except Exception:

@@ -1,32 +1,41 @@
-"""Tools in plain words, for models whose chat template has no place for them.
-
-The format is that of JSON in tags (``parsing.json_calls.JsonInTags``), for the description as
-for the calls and results of the conversation so far.
-"""
+"""Tools in plain words, for models whose chat template has no place for them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from antiphon_llm.front.conversation import Conversation, Message, call_arguments
+from antiphon_llm.front.parsing.base import CallFormat, written
 
 _DESCRIPTION = """\
 These functions are available, one JSON object on each line:
 <tools>
 {tools}
 </tools>
-A function is called by writing its name and arguments as JSON between two tags:
-<tool_call>
-{{"name": "the name", "arguments": {{"an argument": "its value"}}}}
-</tool_call>
+A function is called by writing its name and its arguments in this form:
+{example}
 The result then stands between <tool_response> and </tool_response>."""
 
 
-def in_words(conversation: Conversation) -> Conversation:
-    """The conversation with its tools, calls and results as text of the usual messages."""
+def described(conversation: Conversation, format: CallFormat) -> Conversation:
+    """The conversation with its tools, and how to call them, in the system message."""
+    lines = "\n".join(
+        json.dumps(tool["function"], ensure_ascii=False) for tool in conversation.tools
+    )
+    example = written(format, "function_name", {"argument_name": "value"})
+    text = _DESCRIPTION.format(tools=lines, example=example)
+    first, *others = conversation.messages
+    if first.role in ("system", "developer"):
+        joined = "".join(first.texts)
+        messages = [replace(first, texts=(f"{joined}\n\n{text}" if joined else text,)), *others]
+    else:
+        messages = [Message("system", (text,)), *conversation.messages]
+    return replace(conversation, messages=messages, tools=())
+
+
+def in_words(conversation: Conversation, format: CallFormat) -> Conversation:
+    """The conversation with its calls and results as text of the usual messages."""
     messages: list[Message] = []
     results: list[str] = []
     for message in conversation.messages:
@@ -34,11 +43,9 @@ def in_words(conversation: Conversation) -> Conversation:
             results.append(f"<tool_response>\n{''.join(message.texts)}\n</tool_response>")
             continue
         _end_results(messages, results)
-        messages.append(_with_calls(message) if message.tool_calls else message)
+        messages.append(_with_calls(message, format) if message.tool_calls else message)
     _end_results(messages, results)
-    if conversation.tools:
-        messages = _described(messages, conversation.tools)
-    return replace(conversation, messages=messages, tools=())
+    return replace(conversation, messages=messages)
 
 
 def _end_results(messages: list[Message], results: list[str]) -> None:
@@ -48,24 +55,10 @@ def _end_results(messages: list[Message], results: list[str]) -> None:
         results.clear()
 
 
-def _with_calls(message: Message) -> Message:
-    calls = [
-        json.dumps(
-            {"name": call.name, "arguments": call_arguments(call.arguments_json)},
-            ensure_ascii=False,
-        )
+def _with_calls(message: Message, format: CallFormat) -> Message:
+    calls = "\n".join(
+        written(format, call.name, call_arguments(call.arguments_json))
         for call in message.tool_calls
-    ]
-    text = "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+    )
     before = "".join(message.texts)
-    return replace(message, texts=(f"{before}\n{text}" if before else text,), tool_calls=())
-
-
-def _described(messages: list[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    text = _DESCRIPTION.format(tools=lines)
-    first = messages[0]
-    if first.role in ("system", "developer"):
-        joined = "".join(first.texts)
-        return [replace(first, texts=(f"{joined}\n\n{text}" if joined else text,)), *messages[1:]]
-    return [Message("system", (text,)), *messages]
+    return replace(message, texts=(f"{before}\n{calls}" if before else calls,), tool_calls=())

@@ -56,6 +56,14 @@ class CallFormat(ABC):
         return content
 
 
+def written(format: CallFormat, name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as a model of this format writes it."""
+    constants = {key: {"const": value} for key, value in arguments.items()}
+    schema = {"type": "object", "properties": constants, "required": list(constants)}
+    spec = ToolSpec(name, schema, schema)
+    return tags.example(format.some([spec], single=True, whitespace=1))
+
+
 class MarkedFormat(CallFormat):
     """A format whose calls stand between texts.
 

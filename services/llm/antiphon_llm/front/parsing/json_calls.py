@@ -100,7 +100,10 @@ def read_list(reader: Reader, tools: Tools | None = None) -> Steps:
 
 
 class JsonInTags(MarkedFormat):
-    """``<tool_call>{"name": ..., "arguments": ...}</tool_call>``: Hermes, Qwen and many others."""
+    """``<tool_call>{"name": ..., "arguments": ...}</tool_call>``: Hermes, Qwen and many others.
+
+    Some put a list of such objects between the tags, which is read, too.
+    """
 
     name = "json_tags"
     openers = Markers("<tool_call>")
@@ -110,6 +113,10 @@ class JsonInTags(MarkedFormat):
 
     def read_calls(self, reader: Reader, tools: Tools, opener: str) -> Steps:
         yield from reader.space()
+        if (yield from reader.literal("[")):
+            yield from read_list(reader)
+            yield from reader.space()
+            return (yield from reader.literal("</tool_call>"))
         while (yield from read_object(reader)):
             yield from reader.space()
             if (yield from reader.peek()) != "{":

@@ -58,7 +58,7 @@ _CALL_SIGNS = (
     (("<|tool_call|>",), "tagged_array"),
     (("<tool_call>",), "json_tags"),
     (("<|python_start|>",), "llama_list"),
-    (("func_name1(params_name1=",), "llama_list"),
+    (("[func_name1(",), "llama_list"),
     (("<|python_tag|>",), "llama_json"),
     (('"parameters": ',), "llama_json"),
     (("tool_code",), "gemma_tool_code"),

@@ -165,6 +165,46 @@ def _in_class(character: str) -> str:
     return f"\\{character}" if character in r"\]^-[" else _BREAKS.get(character, character)
 
 
+def example(format: Tag) -> str:
+    """The shortest text that a tag allows, with the first of what it lets one choose from.
+
+    Schemas are those that ``base.written`` makes: every value is a constant.
+    """
+    match format["type"]:
+        case "const_string":
+            return format["value"]
+        case "tag":
+            return f"{format['begin']}{example(format['content'])}{format['end']}"
+        case "sequence":
+            return "".join(map(example, format["elements"]))
+        case "or":
+            return example(format["elements"][0])
+        case "tags_with_separator":
+            return example(format["tags"][0])
+        case "optional" | "star":
+            return ""
+        case "json_schema":
+            return _example_value(format["json_schema"], format["style"])
+    raise ValueError(f"no example of a {format['type']}")
+
+
+def _example_value(schema: Mapping[str, Any], style: str) -> str:
+    if "const" in schema:
+        return json.dumps(schema["const"], ensure_ascii=False)
+    values = {name: part["const"] for name, part in schema["properties"].items()}
+    if style == "json":
+        return json.dumps(values, ensure_ascii=False)
+    form = {
+        "qwen_xml": "<parameter={}>\n{}\n</parameter>",
+        "glm_xml": "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>",
+    }[style]
+    return "\n".join(form.format(name, _plain(value)) for name, value in values.items())
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def of_constraint(kind: str, source: str, whitespace: int) -> Tag:
     """A constraint of the engine's messages as a part of a tag.
 
