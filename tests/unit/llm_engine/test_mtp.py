@@ -230,6 +230,14 @@ def test_dense_weights_of_accelerators_leave_the_same_states(
     ).run(permuted(8))
     assert engine.tokens == plain.tokens
     assert engine.acceptance == 1.0
+    # A sleep takes the head's weights as well, and gives them back as they were.
+    runner, seen = engine.loop.runner, len(engine.drafted)
+    engine.loop.scheduler.flush(None)
+    released = runner.sleep()
+    assert released > plain.loop.runner.sleep()
+    runner.wake()
+    engine.run([greedy("after", [9, 8, 7])])
+    assert engine.ends["after"].rejected_drafts == 0 and len(engine.drafted) > seen
 
 
 def test_a_checkpoint_without_a_head_is_refused_by_name(tmp_path: Path, endpoint_type: Any) -> None:

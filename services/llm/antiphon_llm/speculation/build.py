@@ -18,6 +18,8 @@ from .limits import DraftLimits
 from .ngram import NgramDrafter
 
 if TYPE_CHECKING:
+    import torch
+
     from antiphon_llm.models.decoder import Decoder
 
     from .head import HiddenHead
@@ -37,6 +39,8 @@ class Drafting:
     weight_bytes: int = 0
     work_bytes: int = 0
     """Everything else, at the largest context."""
+    matrices: list[torch.Tensor] = field(default_factory=list)
+    """Dense weights, for a device that sleeps."""
     _drafter: Any = None
 
     def open(self, tables: BlockTables, pool: KvPool) -> Drafter | None:
@@ -111,6 +115,7 @@ def _load_model(
         draft_fields(model, limits),
         model.weight_bytes,
         predict_bytes(model, limits, context, target.vocab_size),
+        model.matrices,
     )
 
 
@@ -143,4 +148,5 @@ def _load_hidden(
         head_fields(head, limits),
         head.weight_bytes,
         work + taps.predict_bytes(step_tokens),
+        head.matrices,
     )

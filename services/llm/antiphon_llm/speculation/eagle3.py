@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint
+from antiphon_nn.layers import DenseEmbedding, Embedding, Projection
 
 from antiphon_llm.models.config_reader import ConfigReader, UnsupportedConfig
 from antiphon_llm.models.loader import Loader
@@ -54,13 +55,13 @@ class Eagle3Head(HiddenHead):
                 + " or ".join(f"{name}.hidden_norm.weight" for name in _BLOCKS)
             )
         own = "embed_tokens.weight" in checkpoint
-        embedding = load.embedding("embed_tokens") if own else target.embedding
+        self._own_embedding = load.embedding("embed_tokens") if own else None
         super().__init__(
             spec,
             load,
             block=block,
             norm="norm",
-            embedding=embedding,
+            embedding=self._own_embedding or target.embedding,
             positions=target.spec.context_limit,
             tokens=tokens,
             device=target.device,
@@ -73,17 +74,15 @@ class Eagle3Head(HiddenHead):
         self._head = load.linear(["lm_head"], [draft_vocabulary], bias=False)
         self._ids = _target_ids(checkpoint, draft_vocabulary, spec.vocab_size, target.device)
         self._compact = torch.empty((tokens, draft_vocabulary), device=target.device)
-        parts = [*self._block.projections, self._fuse, self._head]
-        self._weights = sum(part.nbytes for part in parts) + (embedding.nbytes if own else 0)
         checkpoint.check_coverage(IGNORED_TENSORS)
         unread = reader.unread()
         if unread:
             _log.warning("config_keys_not_used", architecture=_FAMILY, keys=unread)
 
     @property
-    def weight_bytes(self) -> int:
-        """See HiddenHead."""
-        return self._weights
+    def _parts(self) -> list[Projection | Embedding | DenseEmbedding]:
+        own = [] if self._own_embedding is None else [self._own_embedding]
+        return [*self._block.projections, self._fuse, self._head, *own]
 
     @property
     def work_bytes(self) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import torch
 from antiphon_kernels.paged_attention import decode_queries, new_workspace
-from antiphon_nn.layers import DenseEmbedding, Embedding, RMSNorm
+from antiphon_nn.layers import DenseEmbedding, DenseLinear, Embedding, Projection, RMSNorm
 from antiphon_nn.rotary import RotaryEmbedding
 
 from antiphon_llm.kvcache.row_map import RowMap
@@ -76,8 +76,19 @@ class HiddenHead(ABC):
 
     @property
     @abstractmethod
+    def _parts(self) -> list[Projection | Embedding | DenseEmbedding]:
+        """Everything with a matrix that the target does not have."""
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of the matrices that the target does not have."""
+        return sum(part.nbytes for part in self._parts)
+
+    @property
+    def matrices(self) -> list[torch.Tensor]:
+        """Those of them that are dense."""
+        dense = (part for part in self._parts if isinstance(part, DenseLinear | DenseEmbedding))
+        return [part.weight for part in dense]
 
     @property
     def work_bytes(self) -> int:

@@ -80,13 +80,13 @@ class MtpHead(HiddenHead):
             )
         hidden = spec.hidden_size
         load = Loader(spec, checkpoint, target.device, target.dtype)
-        embedding, own_embedding = _embedding(target, checkpoint, layout, load)
+        self._own_embedding = _own_embedding(checkpoint, layout, load)
         super().__init__(
             replace(spec, layers=spec.layers[-1:]),
             load,
             block=layout.block,
             norm=layout.norm,
-            embedding=embedding,
+            embedding=self._own_embedding or target.embedding,
             positions=spec.context_limit,
             tokens=tokens,
             device=target.device,
@@ -102,17 +102,13 @@ class MtpHead(HiddenHead):
                 f"{spec.family}: {layout.projection} is {wide}, expected {(hidden, 2 * hidden)}"
             )
         self._projection = load.linear([layout.projection], [hidden], bias=False)
-        self._head = _head(target, checkpoint, layout, load)
-        parts = [*self._block.projections, self._projection]
-        self._weights = sum(part.nbytes for part in parts)
-        self._weights += 0 if self._head is None else self._head.nbytes
-        self._weights += own_embedding
+        self._head = _own_head(target, checkpoint, layout, load)
         checkpoint.check_coverage((*IGNORED_TENSORS, *further_heads(checkpoint, len(spec.layers))))
 
     @property
-    def weight_bytes(self) -> int:
-        """See HiddenHead."""
-        return self._weights
+    def _parts(self) -> list[Projection | Embedding | DenseEmbedding]:
+        own = [part for part in (self._head, self._own_embedding) if part is not None]
+        return [*self._block.projections, self._projection, *own]
 
     def features(self, hidden: torch.Tensor, taps: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """See HiddenHead."""
@@ -150,18 +146,17 @@ def further_heads(checkpoint: Checkpoint, layers: int) -> list[str]:
     return [rf"model\.layers\.{layers + index}\..*" for index in range(1, count)]
 
 
-def _embedding(
-    target: Decoder, checkpoint: Checkpoint, layout: MtpLayout, load: Loader
-) -> tuple[Embedding | DenseEmbedding, int]:
-    """The embedding and the bytes that it adds."""
+def _own_embedding(
+    checkpoint: Checkpoint, layout: MtpLayout, load: Loader
+) -> Embedding | DenseEmbedding | None:
+    """The head's own embedding; None where the target's serves."""
     name = f"{layout.embedding}.weight"
     if name not in checkpoint or _same(checkpoint, name, "model.embed_tokens.weight"):
-        return target.embedding, 0
-    own = load.embedding(layout.embedding)
-    return own, own.nbytes
+        return None
+    return load.embedding(layout.embedding)
 
 
-def _head(
+def _own_head(
     target: Decoder, checkpoint: Checkpoint, layout: MtpLayout, load: Loader
 ) -> Projection | None:
     """The head's own output projection; None where the target's serves."""

@@ -63,7 +63,7 @@ def build(
         tables = _tables(config, size)
         drafter = drafting.open(tables, pool)
         views = layer_caches(model.kv_rows, pool)
-        runner = DeviceRunner(device, model, views, tables, options, drafter=drafter)
+        runner = DeviceRunner(device, model, views, tables, options, drafter, drafting.matrices)
     with phase("record_graphs"):
         runner.record_graphs()
         if config.graphs == "on" and runner.graphs_refused:

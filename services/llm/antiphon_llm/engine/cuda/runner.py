@@ -64,6 +64,7 @@ class DeviceRunner:
         tables: BlockTables,
         options: RunnerOptions,
         drafter: Drafter | None = None,
+        drafter_weights: Sequence[torch.Tensor] = (),
     ) -> None:
         rows, slots = options.max_rows, options.overlap_depth + 1
         width = 1 + options.draft_depth
@@ -79,6 +80,7 @@ class DeviceRunner:
         self.options = options
         self._asleep: SleepingMemory | None = None
         self._drafter = drafter
+        self._drafter_weights = drafter_weights
         self._observed = drafter is not None and (drafter.wants_hidden or bool(drafter.tap_layers))
         on = device.device
         self._draws = StepDraws(
@@ -206,7 +208,8 @@ class DeviceRunner:
         """
         self.close()
         if self._asleep is None:
-            self._asleep = SleepingMemory(self._model.matrices, (view.keys for view in self._views))
+            weights = (*self._model.matrices, *self._drafter_weights)
+            self._asleep = SleepingMemory(weights, (view.keys for view in self._views))
             self._asleep.release()
         return self._asleep.bytes_released
 
