@@ -11,13 +11,15 @@ import pytest
 import torch
 from antiphon_llm.engine.cuda.device import open_device
 from antiphon_llm.engine.cuda.masks import MaskUploads
-from antiphon_llm.messages import Sampling
+from antiphon_llm.messages import Constraint, Reasoning, Sampling
 from antiphon_llm.sampler.device import DeviceSampler
 from antiphon_llm.sampler.device_settings import SettingsMirror
 from antiphon_llm.sampler.draw import Draw, DrawRow, draw, draw_windows
 from antiphon_llm.sampler.row import SamplerRow
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from .test_windows import Alternating
 
 END = 3
 VOCABULARY = 211
@@ -61,6 +63,8 @@ def live(slot: int, prompt: tuple[int, ...] = (1, 2, 2, 9), **fields: Any) -> Li
         end_ids=[END],
         vocabulary=VOCABULARY,
     )
+    if sampler.sampling.constraint is not None and sampler.sampling.reasoning is None:
+        sampler.add(Alternating(VOCABULARY))
     return Live(sampler, slot, list(prompt), len(prompt))
 
 
@@ -145,6 +149,9 @@ def commit(rows: list[Live], drawn: list[Draw]) -> None:
         row.sampler.advance(token.token)
 
 
+THINKS = Reasoning(start_ids=[], end_ids=[12, 13], open=True, budget=2, transition_ids=[7])
+"""Forces three ids behind the second token."""
+
 knobs = st.fixed_dictionaries(
     {
         "temperature": st.sampled_from([0.0, 0.3, 0.8, 1.0, 1.7]),
@@ -159,6 +166,9 @@ knobs = st.fixed_dictionaries(
         "allowed_token_ids": st.sampled_from([[], [], [3, 7, 8, 90, 200], [44]]),
         "banned_token_ids": st.sampled_from([[], [], [5, 44, 210]]),
         "no_repeat_ngram_size": st.sampled_from([0, 0, 2]),
+        "no_repeat_ngram_window": st.sampled_from([0, 3]),
+        "constraint": st.sampled_from([None, None, Constraint(kind="regex", source="(eo)*")]),
+        "reasoning": st.sampled_from([None, None, THINKS]),
         "logprobs": st.sampled_from([-1, -1, 0, 4, 20]),
         "seed": st.integers(-(2**63), 2**63 - 1),
     }

@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from antiphon_llm.messages import Reasoning, Sampling
+import torch
+from antiphon_llm.engine.cpu_runner import _draw_alone
+from antiphon_llm.messages import Constraint, Reasoning, Sampling
 from antiphon_llm.sampler.draw import Draw, DrawRow, draw_windows
+from antiphon_llm.sampler.processors import TokenRefused
 from antiphon_llm.sampler.row import SamplerRow
+from antiphon_llm.sampler.window import Window, words_of
+from antiphon_llm.speculation.guesses import Guesses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,10 +33,37 @@ def logits_after(tokens: Sequence[int]) -> np.ndarray:
     return np.round(rng.normal(0, 2, VOCABULARY), 1).astype(np.float32)
 
 
+class Alternating:
+    """A grammar: even ids and odd ids in turns."""
+
+    name = "grammar"
+    active = True
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._taken = 0
+
+    def fill(self, window: Window, drafts: Sequence[int]) -> None:
+        for place in range(len(drafts) + 1):
+            first = (self._taken + place) % 2
+            window.keep(place, words_of(range(first, self._vocabulary, 2), self._vocabulary))
+
+    def advance(self, token: int) -> None:
+        if token % 2 != self._taken % 2:
+            raise TokenRefused(f"id {token} out of turn", "GRAMMAR_DESYNC")
+        self._taken += 1
+
+    def rewind(self, outputs: int) -> None:
+        self._taken = outputs
+
+
 def new_row(fields: dict[str, Any]) -> SamplerRow:
-    return SamplerRow(
+    row = SamplerRow(
         Sampling(**fields), choice=1, prompt_ids=PROMPT, end_ids=[END], vocabulary=VOCABULARY
     )
+    if row.sampling.constraint is not None:
+        row.add(Alternating(VOCABULARY))
+    return row
 
 
 def step(row: SamplerRow, output: Sequence[int], drafts: Sequence[int]) -> list[Draw]:
@@ -79,6 +111,7 @@ RULES: list[dict[str, Any]] = [
                             transition_ids=[7, 7])},
     {"reasoning": Reasoning(start_ids=[START], end_ids=[STOP], open=False, budget=1),
      "logit_bias": {START: 4.0}, "frequency_penalty": 1.0},
+    {"constraint": Constraint(kind="regex", source="([0-9][a-z])*"), "temperature": 1.5},
 ]  # fmt: skip
 
 
@@ -106,6 +139,45 @@ def test_no_draft_and_no_loss_changes_a_token(
     for drafter in (oracle, adversary, coin):
         assert generate(fields, drafter, depth) == plain
         assert generate(fields, drafter, depth, random.Random(seed)) == plain
+
+
+@pytest.mark.parametrize("fields", RULES, ids=lambda fields: "-".join(fields) or "plain")
+def test_a_row_alone_draws_what_it_draws_among_others(fields: dict[str, Any]) -> None:
+    kinds = [fields, *RULES, {"logprobs": 1}]
+    output = [token for token, _ in generate({"seed": 1, **fields}, lambda output, depth: [], 0)]
+    drafts = tuple(output[:3])
+    rows = [DrawRow(new_row({"seed": 1, **kind}), len(PROMPT), drafts) for kind in kinds]
+    block = np.stack([logits_after([*PROMPT, *drafts[:place]]) for place in range(len(drafts) + 1)])
+    together = draw_windows(np.concatenate([block] * len(rows)), rows)
+    for row, drawn in zip(rows, together, strict=True):
+        alone = _draw_alone(block, row)
+        assert [draw.token for draw in alone] == [draw.token for draw in drawn]
+        assert [draw.top for draw in alone] == [draw.top for draw in drawn]
+
+
+@pytest.mark.parametrize("fields", RULES, ids=lambda fields: "-".join(fields) or "plain")
+def test_a_guess_from_the_target_s_logits_is_its_draw(fields: dict[str, Any]) -> None:
+    for seed in range(10):
+        row, chain = new_row({"seed": seed, **fields}), []
+        plain = generate({"seed": seed, **fields}, lambda output, depth: [], 0)
+        for token, _ in plain[:6]:
+            logits = torch.from_numpy(logits_after([*PROMPT, *chain]))[None]
+            position = len(PROMPT) + len(chain)
+            (guess,) = Guesses(residual=False).draw(logits, [row], [position], [chain])
+            assert guess == token
+            chain.append(token)
+
+
+@pytest.mark.parametrize("fields", RULES, ids=lambda fields: "-".join(fields) or "plain")
+def test_a_row_is_untouched_only_where_no_rule_can_change_its_best(fields: dict[str, Any]) -> None:
+    row = new_row({"seed": 2, **fields})
+    assert row.untouched == (fields == {"temperature": 0.0})
+    if row.untouched:
+        for token, _ in generate(fields, lambda output, depth: [], 0):
+            row.advance(token)
+            raw = logits_after([token])
+            (drawn,) = draw_windows(raw[None], [DrawRow(row, 9)])
+            assert drawn[0].token == raw.argmax()
 
 
 def test_an_oracle_s_drafts_are_all_accepted() -> None:
