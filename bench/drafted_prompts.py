@@ -43,7 +43,9 @@ def compare_all() -> list[Compared]:
     """Each drafter over its 200 prompts."""
     with tempfile.TemporaryDirectory() as folder:
         paths = _checkpoints(Path(folder))
-        messages = drafting.submits(PROMPTS, sampled=0.0, seed=17, max_tokens=OUTPUT)
+        messages = drafting.submits(
+            PROMPTS, sampled=0.0, seed=17, max_tokens=OUTPUT, ignore_eos=True
+        )
         target = paths["target"]
         return [
             _ngram(),
