@@ -46,7 +46,7 @@ from bench.gpu_engine import SAMPLINGS, Bench
 from bench.scripted_drafter import Scripted
 
 DEPTH = 4
-SILENT = 2.0**-14
+SILENT = 2.0**-40
 SPANS = (8, 24)
 STARTS = 8
 CHANCES = (0.6, 0.8, 1.0)

@@ -19,7 +19,7 @@ from .recordings import Recordings
 
 _log = get_logger(__name__)
 
-LADDER = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+LADDER = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 """Tokens of a recorded step; a shorter one pads its tail to the null entry."""
 
 ROWS = 8
