@@ -1,8 +1,9 @@
 """Speculation, sampling and masks on a CUDA device: Qwen3-8B's shape, in process, one model build.
 
 The weights are random, but what attention and feed-forward add to the residual stream is scaled
-by 2^-14: every weight is read and multiplied as in any model of the shape, and the next token
-depends on the last one alone. So the model copies text that it is given, and long greedy texts
+by 2^-40, below the stream's own rounding: every weight is read and multiplied as in any model of
+the shape, and the next token depends on the last one alone, whatever order the products sum in.
+So the model copies text that it is given, and long greedy texts
 without a repeated token exist. Measured are
 
 - a step of 1 + 4 tokens against a plain one, the device alone and as served (an adversary's
