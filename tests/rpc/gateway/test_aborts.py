@@ -135,6 +135,7 @@ async def test_a_slow_reader_gets_everything_and_holds_the_service_back(
         bench.fakes.llm.script = LlmScript()
         assert (await bench.chat()).status_code == 200
         await asyncio.sleep(0.05)
+    await until(lambda: calls_running(bench) <= 1)
     assert calls_running(bench) == 1, "the service was not held back"
     data = bytearray()
     while b"[DONE]" not in data[-100:]:
