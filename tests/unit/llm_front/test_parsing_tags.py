@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 from functools import lru_cache
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -22,6 +23,7 @@ from antiphon_llm.front.parsing.pieces import (
 )
 from antiphon_llm.front.parsing.registry import CALL_FORMATS, choose
 from antiphon_llm.front.parsing.tags import Tag
+from antiphon_llm.front.tools import Tool, ToolOptions, offered_tools
 from parsing_corpus import TOOLS
 
 FAMILIES = list(CALL_FORMATS)
@@ -49,11 +51,12 @@ def compiler() -> xgrammar.GrammarCompiler:
     return xgrammar.GrammarCompiler(info)
 
 
-def walk(tag: Tag, rng: random.Random, start: str = "") -> str:
+def walk(tag: Tag, rng: random.Random, start: str = "", *, plain: bool = False) -> str:
     """A random output that the tag allows.
 
     Args:
         start: how it begins.
+        plain: ASCII where there is a choice: bytes that are no character have no length.
     """
     matcher = xgrammar.GrammarMatcher(compiler().compile_structural_tag(tags.source(tag)))
     mask = xgrammar.allocate_token_bitmask(1, END + 1)
@@ -64,6 +67,8 @@ def walk(tag: Tag, rng: random.Random, start: str = "") -> str:
         bits = np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")[: END + 1]
         allowed = np.flatnonzero(bits).tolist()
         assert allowed, f"a dead end behind {out!r}"
+        if plain:
+            allowed = [t for t in allowed if not 127 <= t < 256] or allowed
         if allowed[-1] == END and (allowed == [END] or len(out) > 300 or rng.random() < 0.2):
             return out.decode("utf-8", "replace")
         marks = [t for t in allowed if 256 <= t < END or (t < 256 and t in b'"}]),')]
@@ -131,3 +136,59 @@ def test_one_named_tool(family: str) -> None:
     tag = CALL_FORMATS[family].some([TOOLS["now"]], single=True, whitespace=4)
     calls, _ = parsed(family, walk(tag, random.Random(0)))
     assert [(name, json.loads(arguments)) for name, arguments in calls] == [("now", {})]
+
+
+def random_schema(rng: random.Random, depth: int = 0) -> dict[str, Any]:
+    """Of one argument."""
+    simple = ("string", "integer", "boolean", "enum")
+    kind = rng.choice((*simple, *COMPOSED) if depth < 2 else simple)
+    match kind:
+        case "enum":
+            return {"enum": rng.sample(["a", "b c", "true", "5", 5, True, None, 1.5], 3)}
+        case "array":
+            return {"type": "array", "items": random_schema(rng, depth + 1), "maxItems": 3}
+        case "object":
+            return random_object(rng, depth + 1)
+        case "anyOf":
+            return {"anyOf": [random_schema(rng, depth + 1) for _ in range(2)]}
+        case "ref":
+            return {"$ref": "#/$defs/pair"}
+        case "pattern":
+            return {"type": "string", "pattern": "^[a-z]{2,4}$"}
+        case "length":
+            return {"type": "string", "minLength": 1, "maxLength": 5}
+        case "nullable":
+            return {"type": ["string", "null"]}
+    return {"type": kind}
+
+
+COMPOSED = ("number", "null", "array", "object", "anyOf", "ref", "pattern", "length", "nullable")
+
+
+def random_object(rng: random.Random, depth: int = 0) -> dict[str, Any]:
+    names = rng.sample(["city", "days", "x", "note", "tag_s"], rng.randrange(4))
+    return {
+        "type": "object",
+        "properties": {name: random_schema(rng, depth) for name in names},
+        "required": [name for name in names if rng.random() < 0.6],
+    }
+
+
+PAIR = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_arguments_match_random_schemas(family: str) -> None:
+    for seed in range(25):
+        rng = random.Random(seed)
+        schema = {**random_object(rng), "$defs": {"pair": PAIR}}
+        tool = Tool("lookup", parameters_json=json.dumps(schema), strict=True)
+        (spec,) = offered_tools(ToolOptions([tool], "required")).specs
+        tag = CALL_FORMATS[family].some([spec], single=True, whitespace=4)
+        text = walk(tag, rng, plain=True)
+        parser = choose("", tool_parser=family).parser({"lookup": spec})
+        opened, *pieces, closed = merged([*parser.push(text), *parser.finish()])
+        assert isinstance(opened, CallOpened) and isinstance(closed, CallClosed), text
+        (arguments,) = pieces
+        assert isinstance(arguments, Arguments)
+        jsonschema.validate(json.loads(arguments.text), schema)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from antiphon_llm.front.parsing.reader import Emit, Markers, Reader, Steps
@@ -117,21 +119,42 @@ class Argument:
 
     types: frozenset[str] = frozenset()
     """JSON types; empty where it does not say."""
-    texts: frozenset[str] = frozenset()
-    """The only texts that a string may be; empty for any."""
+    bounds: Sequence[Mapping[str, Any]] = ()
+    """Schemas of which a string must match one; none where any string will do. White space
+    around a bounded string is no part of it, unless it fits with it alone."""
+
+    def admits(self, text: str) -> bool:
+        """Whether the text keeps to the bounds."""
+        return any(_keeps(text, bound) for bound in self.bounds)
 
 
 TEXT = Argument(frozenset(("string",)))
+_BOUNDS = ("enum", "const", "pattern", "minLength", "maxLength")
 
 
 def argument(schema: Mapping[str, Any], name: str) -> Argument:
     """What the schema of an arguments object says of one."""
     properties = schema.get("properties")
-    found = properties.get(name) if isinstance(properties, Mapping) else None
-    found = resolved(found, schema)
-    values = found.get("enum", [found["const"]] if "const" in found else [])
-    texts = [value for value in values if isinstance(value, str)]
-    return Argument(types_of(found, schema), frozenset(texts))
+    found = resolved(properties.get(name) if isinstance(properties, Mapping) else None, schema)
+    branches = [
+        branch
+        for branch in map(partial(resolved, root=schema), found.get("anyOf") or [found])
+        if "string" in types_of(branch, schema)
+    ]
+    bounded = all(any(key in branch for key in _BOUNDS) for branch in branches)
+    return Argument(types_of(found, schema), branches if bounded else ())
+
+
+def _keeps(text: str, bound: Mapping[str, Any]) -> bool:
+    values = bound.get("enum", [bound["const"]] if "const" in bound else None)
+    if values is not None and text not in values:
+        return False
+    if not bound.get("minLength", 0) <= len(text) <= bound.get("maxLength", len(text)):
+        return False
+    try:
+        return re.search(bound.get("pattern", ""), text) is not None
+    except re.error:
+        return text == text.strip()  # Another dialect of patterns.
 
 
 def typed(text: str, types: frozenset[str]) -> str:
@@ -169,9 +192,9 @@ def read_typed(reader: Reader, known: Argument, end: Markers, *, lines: bool) ->
     """
     if lines:
         yield from reader.literal("\n")
-    if known.types != {"string"} or known.texts:
+    if known.types != {"string"} or known.bounds:
         parts: list[str] = []
-        if known.types and known.types <= _CONTAINERS:
+        if known.types & _CONTAINERS and "string" not in known.types:
             # The end may stand inside a string of it.
             yield from reader.space()
             if (yield from reader.peek()) in ("[", "{"):
@@ -179,10 +202,7 @@ def read_typed(reader: Reader, known: Argument, end: Markers, *, lines: bool) ->
         if not (yield from reader.until(end, parts.append)):
             return False
         text = "".join(parts)
-        if text.strip() in known.texts:
-            reader.arguments(dumps(text.strip()))
-        else:
-            reader.arguments(typed(_without_last_break(text, lines), known.types))
+        reader.arguments(typed(_trimmed(text, known, lines), known.types))
         return True
     reader.arguments('"')
     if not (yield from reader.until(end, _all_but_last_break(reader.arguments, lines))):
@@ -191,8 +211,12 @@ def read_typed(reader: Reader, known: Argument, end: Markers, *, lines: bool) ->
     return True
 
 
-def _without_last_break(text: str, lines: bool) -> str:
-    return text[:-1] if lines and text.endswith("\n") else text
+def _trimmed(text: str, known: Argument, lines: bool) -> str:
+    """The value without what the format puts around it."""
+    inside = text[:-1] if lines and text.endswith("\n") else text
+    if not known.bounds or known.admits(inside) or not known.admits(inside.strip()):
+        return inside
+    return inside.strip()
 
 
 def _all_but_last_break(emit: Emit, lines: bool) -> Callable[[str], None]:
