@@ -15,15 +15,13 @@ from typing import Any
 import torch
 from antiphon_llm.engine.boot import BootPhases, _assemble, boot, check_config
 from antiphon_llm.engine.cuda import boot as cuda_boot
-from antiphon_llm.engine.cuda.device import HostDevice
+from antiphon_llm.engine.cuda.device import Device, HostDevice
 from antiphon_llm.engine.loop import EngineLoop
 from antiphon_llm.messages import EngineConfig, Finish, Sampling, Submit
 from antiphon_llm.speculation.drafter import Proposal
-from antiphon_nn.checkpoint import open_checkpoint
-from safetensors.torch import load_file, save_file
+from antiphon_nn.checkpoint import Checkpoint, open_checkpoint
 from torch import nn
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 VOCABULARY = 96
 END = 95
@@ -39,6 +37,8 @@ EPS = 1e-6
 
 def target(path: Path, *, layers: int = 4, family: str = "qwen3", seed: int = 4) -> nn.Module:
     """Saves a random target; its norms are no ones."""
+    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
     torch.manual_seed(seed)
     shape = {**SHAPE, "num_hidden_layers": layers}
     model = (
@@ -204,6 +204,8 @@ def scale(module: nn.Module, seed: int) -> None:
 
 def add_tensors(path: Path, tensors: dict[str, torch.Tensor], **config: Any) -> None:
     """Puts further tensors and config keys into a saved checkpoint."""
+    from safetensors.torch import load_file, save_file
+
     file = path / "model.safetensors"
     stored = {name: tensor.clone() for name, tensor in load_file(file).items()}
     added = {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
@@ -232,6 +234,8 @@ def deepseek_names(mtp: MtpReference, layers: int) -> dict[str, torch.Tensor]:
 
 def save_eagle3(path: Path, reference: Eagle3Reference, **config: Any) -> None:
     """The head as a draft checkpoint of its own."""
+    from safetensors.torch import save_file
+
     path.mkdir()
     ids = reference.ids
     tensors = {name: tensor.contiguous() for name, tensor in reference.state_dict().items()}
@@ -319,17 +323,21 @@ def served(path: Path, endpoint: Any, **fields: Any) -> Served:
 
 def served_on_device(path: Path, endpoint: Any, **fields: Any) -> Served:
     """As ``served``, through the path of accelerators on this machine's processor."""
+    return assembled(open_checkpoint(path), endpoint, HostDevice(), **fields)
+
+
+def assembled(checkpoint: Checkpoint, endpoint: Any, device: Device, **fields: Any) -> Served:
+    """An engine over any checkpoint on any device."""
     values = {
         "threads": 1, "kv_entries": 96, "entry_tokens": 4, "context_limit": 96,
         "step_tokens": 64, "prefill_chunk": 16, "max_rows": 6, "products": "float32",
         "queue_limit": 512,
         "dtype": "float32", "draft_adaptive": False, "draft_valve": "off", **fields,
     }  # fmt: skip
-    limits = check_config(EngineConfig(model_path=str(path), **{**values, "dtype": "auto"}))
-    config = EngineConfig(model_path=str(path), **values)
-    built = cuda_boot.build(
-        config, open_checkpoint(path), lambda name: nullcontext(), device=HostDevice()
-    )
+    path = str(checkpoint.path)
+    limits = check_config(EngineConfig(model_path=path, **{**values, "dtype": "auto"}))
+    config = EngineConfig(model_path=path, **values)
+    built = cuda_boot.build(config, checkpoint, lambda name: nullcontext(), device=device)
     loop = _assemble(config, limits, endpoint, built, [END])
     result = Served(loop)
     if loop.speculation is not None:
