@@ -14,6 +14,8 @@ from antiphon_core import metrics
 from antiphon_gateway.identity.keys import digest_of
 from gateway_bench import GatewayBench
 from openai import AsyncOpenAI, PermissionDeniedError
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,6 +26,7 @@ KEYS = {
     "narrow": {"models": ["small"], "voices": ["ann"]},
     "slow": {"priority": "batch"},
     "strict": {"strict_fields": True},
+    "one socket": {"limits": {"concurrency": 1}},
     "root": {"tenant": "ops", "scopes": ["inference", "admin", "tenant.assume"]},
 }
 
@@ -32,7 +35,9 @@ def keys_toml() -> str:
     lines = []
     for name, grant in KEYS.items():
         lines += ["[[keys]]", f'sha256 = "{digest_of(name)}"', f'name = "{name}"']
-        lines += [f"{field} = {json.dumps(value)}" for field, value in grant.items()]
+        for field, value in grant.items():
+            pairs = value.items() if isinstance(value, dict) else [("", value)]
+            lines += [f"{field}{'.' * bool(n)}{n} = {json.dumps(v)}" for n, v in pairs]
     return "\n".join(lines)
 
 
@@ -182,3 +187,32 @@ async def test_the_sdk_and_the_other_header(keyed: GatewayBench) -> None:
             await client.chat.completions.create(model="small", messages=HI)
     answer = await keyed.http.get("/v1/models", headers={"api-key": "full"})
     assert answer.status_code == 200
+
+
+async def test_sockets_are_admitted_as_requests_are(keyed: GatewayBench) -> None:
+    url = keyed.url.replace("http", "ws") + "/v1/realtime?model=small"
+    for key, status in (("nobody", 401), ("files-only", 403)):
+        with pytest.raises(InvalidStatus) as refused:
+            await connect(url, additional_headers=bearer(key))
+        assert refused.value.response.status_code == status
+    async with connect(url, additional_headers=bearer("one socket")) as first:
+        assert json.loads(await first.recv())["type"] == "session.created"
+        with pytest.raises(InvalidStatus) as second:
+            await connect(url, additional_headers=bearer("one socket"))
+        assert second.value.response.status_code == 429
+
+
+async def test_a_client_secret_ends_with_its_key(keyed: GatewayBench, keys_file: Path) -> None:
+    body = {"session": {"type": "realtime", "model": "small"}}
+    made = await keyed.http.post("/v1/realtime/client_secrets", json=body, headers=bearer("strict"))
+    secret = made.json()["value"]
+    url = keyed.url.replace("http", "ws") + "/v1/realtime"
+    async with connect(url, additional_headers=bearer(secret)) as socket:
+        assert json.loads(await socket.recv())["type"] == "session.created"
+    replace_in(keys_file, digest_of("strict"), digest_of("changed"))
+    await becomes(keyed, "strict", 401)
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(url, additional_headers=bearer(secret))
+    assert refused.value.response.status_code == 401
+    replace_in(keys_file, digest_of("changed"), digest_of("strict"))
+    await becomes(keyed, "strict", 200)

@@ -168,3 +168,16 @@ async def test_unfinished_writes_are_orphans(tmp_path: Path) -> None:
     left.write_bytes(b"x")
     os.utime(left, (1, 1))
     assert folder.orphans([], 60) == [left]
+
+
+async def test_a_folder_stays_with_its_database(tmp_path: Path) -> None:
+    first = Store(StoreSettings(directory=tmp_path))
+    await first.open()
+    await first.close()
+    os.rename(tmp_path / "gateway.sqlite3", tmp_path / "moved")
+    second = Store(StoreSettings(directory=tmp_path))
+    with pytest.raises(FailedPrecondition, match="another database") as error:
+        await second.open()
+    assert error.value.field == "store.directory"
+    assert not second.is_available
+    await second.close()

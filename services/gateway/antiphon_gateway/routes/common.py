@@ -54,6 +54,11 @@ def gateway_of(scope: Scope) -> Gateway:
     return scope["app"]
 
 
+def strict_fields(gateway: Gateway) -> bool:
+    """Whether unknown fields of the current request are refused."""
+    return gateway.settings.strict_fields or current_principal().strict_fields
+
+
 async def read_request(
     scope: Scope, receive: Receive, wire_type: type[Wire], policies: Policies, endpoint: str
 ) -> tuple[Wire, list[tuple[bytes, bytes]]]:
@@ -67,7 +72,7 @@ async def read_request(
         policies,
         endpoint=endpoint,
         max_depth=limits.json_depth,
-        strict_fields=settings.strict_fields or current_principal().strict_fields,
+        strict_fields=strict_fields(gateway_of(scope)),
     )
     if (
         getattr(request, "priority", None) == "batch"

@@ -23,7 +23,7 @@ from antiphon_gateway.multipart import Form, read_form
 from antiphon_gateway.openai import files as wire
 from antiphon_gateway.openai.decode import apply_policies
 from antiphon_gateway.openai.fields import FILE
-from antiphon_gateway.routes.common import gateway_of
+from antiphon_gateway.routes.common import gateway_of, strict_fields
 from antiphon_gateway.routes.stored import choice_of, cursor_of, limit_of, query_of, storage_of
 from antiphon_gateway.sse import StreamWriter
 from antiphon_gateway.store.records import StoredFile, new_object_id
@@ -57,7 +57,7 @@ class Files:
                 for name, values in form.fields.items()
             }
             headers = apply_policies(
-                given, FILE, endpoint="files", strict_fields=gateway.settings.strict_fields
+                given, FILE, endpoint="files", strict_fields=strict_fields(gateway)
             )
             file = _described(form, writer, gateway.settings.limits.file_bytes)
             await writer.commit()

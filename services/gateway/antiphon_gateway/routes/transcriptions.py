@@ -34,7 +34,7 @@ from antiphon_gateway.openai.audio import (
 from antiphon_gateway.openai.chat_output import sse_frame
 from antiphon_gateway.openai.decode import apply_policies
 from antiphon_gateway.openai.fields import TRANSCRIPTION, TRANSLATION, Policies
-from antiphon_gateway.routes.common import gateway_of, write_failure
+from antiphon_gateway.routes.common import gateway_of, strict_fields, write_failure
 from antiphon_gateway.sse import StreamWriter
 
 _PIECE_BYTES = 256 * 1024
@@ -57,7 +57,7 @@ class Transcriptions:
         policies, endpoint = (
             (TRANSLATION, "translations") if self._translate else (TRANSCRIPTION, "transcriptions")
         )
-        headers = _apply_policies(upload, policies, endpoint, gateway.settings.strict_fields)
+        headers = _apply_policies(upload, policies, endpoint, strict_fields(gateway))
         form = form_of({name: upload.fields[name] for name in upload.fields if name != "file"})
         file = _file_of(upload, limits.upload_bytes)
         config = self._config(form, gateway.backends, limits.request_seconds)

@@ -62,6 +62,7 @@ class BlobFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._aside = root / "incoming"
+        self._owner = root / "database"
 
     def prepare(self) -> None:
         """Makes the folders.
@@ -70,6 +71,17 @@ class BlobFolder:
             OSError: they cannot be made.
         """
         self._aside.mkdir(parents=True, exist_ok=True)
+
+    def owner(self) -> str | None:
+        """The database that the folder belongs to; None for a new one."""
+        try:
+            return self._owner.read_text("ascii")
+        except FileNotFoundError:
+            return None
+
+    def claim(self, owner: str) -> None:
+        """Notes which database the folder belongs to."""
+        self._owner.write_text(owner, "ascii")
 
     def path(self, name: str) -> Path:
         """Where the blob of a name is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from sqlalchemy import event, exc
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from antiphon_gateway.store.blobs import BlobFolder
+from antiphon_gateway.store.schema import store_identity
 from antiphon_gateway.store.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class Store:
 
         Raises:
             Unavailable: STORE_UNAVAILABLE.
-            FailedPrecondition: the folder cannot be used.
+            FailedPrecondition: the folder cannot be used, or belongs to another database.
         """
         try:
             await asyncio.to_thread(self.blobs.prepare)
@@ -89,7 +91,25 @@ class Store:
             self._engine = self._new_engine()
         async with self._answering(), self._engine.begin() as connection:
             await connection.run_sync(_migrate)
+            await connection.run_sync(self._check_identity)
         self._found()
+
+    def _check_identity(self, connection: Connection) -> None:
+        """Ties the folder to the database: contents without a row are removed in time, and must
+        not be because the rows are in another database."""
+        known = connection.execute(sqlalchemy.select(store_identity.c.id)).scalar()
+        claimed = self.blobs.owner()
+        if known is None and claimed is None:
+            known = uuid.uuid4().hex
+            connection.execute(store_identity.insert().values(id=known))
+        if known is not None and claimed is None:
+            self.blobs.claim(known)
+        elif claimed != known:
+            raise FailedPrecondition(
+                f"the files in {self._directory} belong to another database than the one "
+                "configured; use that one, or another directory",
+                field="store.directory",
+            )
 
     async def close(self) -> None:
         """Ends watching and closes the connections."""
@@ -207,7 +227,7 @@ class Store:
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # SQLAlchemy's begin event opens transactions instead
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

@@ -9,6 +9,12 @@ import sqlalchemy as sa
 
 metadata = sa.MetaData()
 
+store_identity = sa.Table(
+    "store_identity",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),  # The one row, also in the blob folder
+)
+
 api_keys = sa.Table(
     "api_keys",
     metadata,

@@ -22,6 +22,7 @@ def downgrade() -> None:
 
 
 _TABLES = (
+    "store_identity",
     "api_keys",
     "files",
     "batches",
@@ -34,6 +35,7 @@ _TABLES = (
 
 
 def _identity_and_usage() -> None:
+    op.create_table("store_identity", sa.Column("id", sa.String(32), primary_key=True))
     op.create_table(
         "api_keys",
         sa.Column("digest", sa.String(64), primary_key=True),
