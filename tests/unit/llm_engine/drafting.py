@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +63,15 @@ def near(path: Path, model: nn.Module, *, noise: float, seed: int = 21) -> nn.Mo
             parameter.add_(noise * parameter.std() * torch.randn_like(parameter))
     copy.save_pretrained(path)
     return copy
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Products this small cost less than waking a second thread for them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 class Norm(nn.Module):
@@ -287,9 +296,10 @@ class Served:
 
     def run(self, submits: Sequence[Submit] = ()) -> Served:
         self.submit(submits)
-        while self.loop.busy:
-            self.step()
-            self.loop.scheduler.check_integrity()
+        with one_thread():
+            while self.loop.busy:
+                self.step()
+                self.loop.scheduler.check_integrity()
         return self
 
     @property
@@ -337,7 +347,8 @@ def assembled(checkpoint: Checkpoint, endpoint: Any, device: Device, **fields: A
     path = str(checkpoint.path)
     limits = check_config(EngineConfig(model_path=path, **{**values, "dtype": "auto"}))
     config = EngineConfig(model_path=path, **values)
-    built = cuda_boot.build(config, checkpoint, lambda name: nullcontext(), device=device)
+    with one_thread():
+        built = cuda_boot.build(config, checkpoint, lambda name: nullcontext(), device=device)
     loop = _assemble(config, limits, endpoint, built, [END])
     result = Served(loop)
     if loop.speculation is not None:
