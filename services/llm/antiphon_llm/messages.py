@@ -138,6 +138,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """Most draft tokens of a step; 0 drafts nothing, -1 leaves it to the engine."""
     constraint: Constraint | None = None
     reasoning: Reasoning | None = None
+    seeded: bool = False
+    """The caller named the seed: the tokens must not depend on what was drafted."""
 
 
 class Boot(msgspec.Struct, tag="boot"):
@@ -170,6 +172,22 @@ class Cancel(msgspec.Struct, tag="cancel"):
     """Ends a request; unknown ids leave a bounded tombstone, so it may arrive before its submit."""
 
     request_id: str
+
+
+class StopNow(msgspec.Struct, tag="stop_now"):
+    """Ends a live sequence normally: its next token is an end token. Answered by Done."""
+
+    request_id: str
+    sequence: str
+    """The ``request_id`` of its Submit."""
+
+
+class AnswerNow(msgspec.Struct, tag="answer_now"):
+    """Closes a live sequence's reasoning block as if its budget were spent. Answered by Done."""
+
+    request_id: str
+    sequence: str
+    """The ``request_id`` of its Submit."""
 
 
 class Shutdown(msgspec.Struct, tag="shutdown"):
@@ -206,7 +224,18 @@ class Wake(msgspec.Struct, tag="wake"):
     request_id: str
 
 
-ToEngine = Boot | Submit | Cancel | Shutdown | EmbedSubmit | FlushCache | Sleep | Wake
+ToEngine = (
+    Boot
+    | Submit
+    | Cancel
+    | StopNow
+    | AnswerNow
+    | Shutdown
+    | EmbedSubmit
+    | FlushCache
+    | Sleep
+    | Wake
+)
 
 
 class BootPhase(msgspec.Struct, tag="phase"):
@@ -345,7 +374,7 @@ class Fault(msgspec.Struct, tag="fault"):
 
 
 class Done(msgspec.Struct, tag="done"):
-    """Answer to FlushCache, Sleep or Wake; gauges that show the outcome go before it."""
+    """Answer to StopNow, AnswerNow, FlushCache, Sleep or Wake; gauges that show the outcome go before it."""
 
     request_id: str
     error: str = ""

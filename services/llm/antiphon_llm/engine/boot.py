@@ -192,6 +192,11 @@ def _check_drafting(config: EngineConfig) -> None:
             "draft_accept is 'residual' for drafter 'ngram', which draws its drafts from no "
             "distribution; supported: match"
         )
+    if config.device != "cpu" and config.draft_accept == "residual":
+        raise ValueError(
+            f"draft_accept is 'residual' on {config.device}, which is served on cpu; supported "
+            "there: match"
+        )
     if config.draft_failure_limit < 1 and config.draft_failure_limit != -1:
         raise ValueError(
             f"draft_failure_limit must be 1 or more, or -1 for none, got "
@@ -259,6 +264,7 @@ def _speculation(config: EngineConfig, built: BuiltEngine) -> Speculation | None
         adaptive=config.draft_adaptive,
         valve=valve_for(config.draft_valve, dense=built.model.spec.dense),
         failure_limit=config.draft_failure_limit,
+        residual=config.draft_accept == "residual",
     )
 
 

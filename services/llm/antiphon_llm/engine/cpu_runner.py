@@ -238,7 +238,14 @@ class CpuRunner:
             assert sampler is not None
             # A draw whose request then lost its row was dropped, and is made again now.
             sampler.rewind(row.first_draw - row.request.prompt_length)
-            windows.append(DrawRow(sampler, row.first_draw, row.drafts))
+            windows.append(
+                DrawRow(
+                    sampler,
+                    row.first_draw,
+                    row.drafts,
+                    None if row.q is None else row.q.numpy(),
+                )
+            )
         drawn = self._draw_together(logits, windows)
         return [
             advanced(row, window.sampler, draws)

@@ -30,18 +30,20 @@ class DraftRows:
         ``requests`` decode and hold their rows. Their proposals are used up in either case.
         """
         proposals = [request.drafts[: request.draft_room] for request in requests]
+        q = [request.draft_q for request in requests]
         for request in requests:
-            request.drafts = []
+            request.drafts, request.draft_q = [], None
         depth = max(map(len, proposals), default=0)
         reason = self._refusal(requests, 1 + depth, most_tokens) if depth else "near the end"
         if reason:
             name = f"draft: none, {reason}"
             self.refused[name] = self.refused.get(name, 0) + 1
             return False
-        for request, drafts in zip(requests, proposals, strict=True):
+        for request, drafts, drawn_from in zip(requests, proposals, q, strict=True):
             self._holdings.extend(request, request.written + 1 + depth)
             request.planned = plan.number
             plan.add(request, 1 + depth, (*drafts, *[-1] * (depth - len(drafts))))
+            plan.rows[-1].q = drawn_from
         return True
 
     def _refusal(self, requests: Sequence[Request], width: int, most_tokens: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import torch
+
 from .request import Request, State
 
 
@@ -67,6 +69,8 @@ class PlannedRow:
     epoch: int
     drafts: tuple[int, ...] = ()
     """Proposed ids, one less than the row's tokens; -1 is padding, which is never accepted."""
+    q: torch.Tensor | None = None
+    """fp32 (K or more, V'), what the drafts were drawn from, for residual acceptance."""
 
     @property
     def end(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
+import torch
 
 from antiphon_llm.messages import TopLogprobs
 from antiphon_llm.sampler.row import SamplerRow
@@ -102,6 +103,9 @@ class Request:
     """Tokens that launched steps drew and that are not committed."""
     drafts: list[int] = field(default_factory=list)
     """Tokens proposed for its next decode row, until that is planned or the row is lost."""
+    draft_q: torch.Tensor | None = None
+    """fp32 (drafts, V'), what they were drawn from where residual acceptance is to use it; valid
+    as long as they are."""
     accepted_drafts: int = 0
     rejected_drafts: int = 0
     epoch: int = 0
@@ -153,7 +157,7 @@ class Request:
         """Forgets everything that was tied to the row: preemption, parking and the end."""
         self.row = -1
         self.written = self.settled = self.ahead = 0
-        self.drafts = []
+        self.drafts, self.draft_q = [], None
         self.epoch += 1
         if self.pooled is not None:
             self.pooled.total = None

@@ -29,6 +29,8 @@ class Speculation:
         adaptive: whether a step takes fewer where that is faster; else as many as are proposed.
         valve: whether a load drafts at all.
         failure_limit: the breaker's; -1 is none.
+        residual: whether drafts with distributions are accepted by them. Requests with a seed of
+            their own are not: their tokens must not depend on what was drafted.
 
     Attributes:
         telemetry: proposed and accepted drafts.
@@ -42,6 +44,7 @@ class Speculation:
         adaptive: bool = False,
         valve: Valve | None = None,
         failure_limit: int = 5,
+        residual: bool = False,
     ) -> None:
         if not 1 <= depth <= drafter.max_depth:
             raise ValueError(
@@ -56,6 +59,7 @@ class Speculation:
         self._acceptance = Acceptance(0.75, weight=8.0, memory=0.98)
         self._acceptances: dict[Request, Acceptance] = {}
         self._adaptive = adaptive
+        self._residual = residual
         self._valve = valve if valve is not None else Open()
         self._breaker = Breaker(failure_limit)
 
@@ -79,7 +83,7 @@ class Speculation:
         Raises DrafterBroken, and what leaves the device unusable.
         """
         for request in requests:
-            request.drafts = []
+            request.drafts, request.draft_q = [], None
         reason = self._propose(requests) if requests else ""
         if reason:
             self.telemetry.undrafted(reason)
@@ -151,8 +155,10 @@ class Speculation:
             depth = self._choose(requests, drafting, lengths)
         if not depth:
             return "does not pay"
-        for request, tokens, length in zip(drafting, proposal.tokens, lengths, strict=True):
-            request.drafts = tokens[: min(length, depth)]
+        for place, (request, length) in enumerate(zip(drafting, lengths, strict=True)):
+            request.drafts = proposal.tokens[place][: min(length, depth)]
+            if self._residual and proposal.q is not None and not _seeded(request):
+                request.draft_q = proposal.q[place]
         return ""
 
     def _choose(
@@ -191,6 +197,10 @@ class Speculation:
         if kind <= FailureKind.POISONED:
             raise error
         self._breaker.failed(error, memory=kind is FailureKind.OUT_OF_MEMORY)
+
+
+def _seeded(request: Request) -> bool:
+    return request.sampler is not None and request.sampler.sampling.seeded
 
 
 def _check(proposal: Proposal, requests: int, depth: int) -> None:

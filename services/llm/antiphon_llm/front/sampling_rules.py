@@ -78,6 +78,7 @@ def resolve_sampling(
         logit_bias=dict(asked.logit_bias),
         # A seed of the request's own kind, so that the one reported can be sent again.
         seed=secrets.randbits(64) - _INT64 if asked.seed is None else asked.seed,
+        seeded=asked.seed is not None,
         max_tokens=stop.max_tokens or max_output or context_limit,
         min_tokens=asked.min_tokens or 0,
         stop_token_ids=list(stop.token_ids),

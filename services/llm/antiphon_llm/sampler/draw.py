@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from antiphon_llm.messages import TopLogprobs
+from antiphon_llm.speculation.accept import (
+    accepts,
+    distribution,
+    draw_from,
+    residual,
+    uniform_of_words,
+)
 
 from .filters import surviving_ids
 from .logprobs import token_scores
-from .philox import NoiseKey, gumbel_noise, gumbel_noise_all
+from .philox import NoiseClass, NoiseKey, first_word, gumbel_noise, gumbel_noise_all
 from .row import SamplerRow
 
 _SPARSE_IDS = 4096
@@ -59,11 +66,14 @@ class DrawRow:
         sampler: state of the request, moved to what was drawn before.
         position: absolute position of the first token drawn.
         drafts: K proposed tokens; -1 from where there are none, never accepted.
+        q: fp32 (K, V'), the distributions that drafts were drawn from with DRAFT noise, for
+            residual acceptance; None for match acceptance.
     """
 
     sampler: SamplerRow
     position: int
     drafts: Sequence[int] = ()
+    q: np.ndarray | None = None
 
 
 def draw_windows(logits: np.ndarray, rows: Sequence[DrawRow]) -> list[list[Draw]]:
@@ -71,7 +81,8 @@ def draw_windows(logits: np.ndarray, rows: Sequence[DrawRow]) -> list[list[Draw]
 
     Position p is drawn as if the drafts before it were output; behind a draft that was not
     drawn no position can be reached. So n drafts are accepted where n + 1 tokens come back,
-    and the tokens are those of plain decoding (match acceptance).
+    and the tokens are those of plain decoding (match acceptance). Where a row has ``q``, its
+    drafts are kept or replaced by residual acceptance, which gives the same distribution.
 
     Args:
         logits: fp32 (N, V), left unchanged; the 1 + K positions of each row one behind another,
@@ -99,7 +110,10 @@ def _window(logits: np.ndarray, row: DrawRow) -> list[Draw]:
     drawn: list[Draw] = []
     for place in range(len(drafts) + 1):
         scores = sampler.adjusted(logits[place], ahead=drafts[:place], window=rules)
-        drawn.append(_draw(logits[place], scores, sampler, row.position + place))
+        if row.q is None or place == len(drafts) or drafts[place] < 0 or not sampler.noisy:
+            drawn.append(_draw(logits[place], scores, sampler, row.position + place))
+        else:
+            drawn.append(_checked(logits[place], scores, row, place))
         if place == len(drafts) or drawn[-1].error or drawn[-1].token != drafts[place]:
             break
     return drawn
@@ -114,6 +128,25 @@ def _draw(raw: np.ndarray, scores: np.ndarray, row: SamplerRow, position: int) -
     if row.logprobs < 0:
         return Draw(token)
     return Draw(token, *token_scores(raw, token, row.logprobs))
+
+
+def _checked(raw: np.ndarray, scores: np.ndarray, row: DrawRow, place: int) -> Draw:
+    """The draft at a place of the window, or what residual acceptance draws instead."""
+    highest = float(scores.max())
+    if not math.isfinite(highest):
+        return _failed(highest)
+    assert row.q is not None
+    sampler, token, q = row.sampler, row.drafts[place], row.q[place].astype(np.float64)
+    kept = surviving_ids(scores, top_k=sampler.top_k, top_p=sampler.top_p, min_p=sampler.min_p)
+    p = distribution(scores, kept)
+    source = sampler.noise_key(row.position + place)
+    u = uniform_of_words(first_word(replace(source, noise_class=NoiseClass.ACCEPT)))
+    if not accepts(p[token], q[token], u[0]):
+        noise = gumbel_noise_all(replace(source, noise_class=NoiseClass.RESIDUAL), len(p))
+        token = int(draw_from(residual(p, q), noise))
+    if sampler.logprobs < 0:
+        return Draw(token)
+    return Draw(token, *token_scores(raw, token, sampler.logprobs))
 
 
 def pick(scores: np.ndarray, row: SamplerRow, source: NoiseKey) -> int:

@@ -70,6 +70,12 @@ def gumbel_noise(groups: Sequence[tuple[NoiseKey, np.ndarray]]) -> list[np.ndarr
     return np.split(noise, np.cumsum(sizes)[:-1])
 
 
+def first_word(source: NoiseKey) -> np.ndarray:
+    """uint32 (1), the word of token id 0: where one number is needed and not one for each id."""
+    counter = source.position, int(source.noise_class), source.choice
+    return philox_blocks(source.key, 1, counter).reshape(-1)[:1]
+
+
 def gumbel_noise_all(source: NoiseKey, vocabulary: int) -> np.ndarray:
     """Noise, fp32 (vocabulary), of every token id; all four words of a counter are used."""
     words = philox_blocks(

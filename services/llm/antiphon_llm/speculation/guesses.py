@@ -102,7 +102,8 @@ class Guesses:
         token = best
         if sampler.noisy:
             source = sampler.noise_key(position)
-            if self._residual:
+            # A row whose caller named the seed is accepted by match, which wants the very noise.
+            if self._residual and not sampler.sampling.seeded:
                 source = replace(source, noise_class=NoiseClass.DRAFT)
             token = pick(scores, sampler, source)
         if q is not None:
