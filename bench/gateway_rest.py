@@ -175,6 +175,35 @@ async def chunk_gaps(port: int, streams: int, tokens: int) -> list[float]:
     return gaps
 
 
+async def idle_stream_bytes(streams: int = 2000) -> dict[str, float]:
+    """Resident bytes of the gateway a stream, with many open that wait for their next token."""
+    backend, port = free_port(), free_port()
+    with (
+        process("bench.instant_llm", str(backend), "--step-ms", "1000"),
+        gateway_process(port, f"127.0.0.1:{backend}") as gateway,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as http,
+    ):
+        wait_until_served(http)
+        await chunk_gaps(port, 20, 1)
+        resident = psutil.Process(gateway.pid).memory_info
+        before = resident().rss
+        open_streams = []
+        for _ in range(0, streams, 100):
+            open_streams += await asyncio.gather(*(first_text(port) for _ in range(100)))
+        grown = resident().rss - before
+        for writer in open_streams:
+            writer.close()
+    return {"streams": len(open_streams), "bytes_per_stream": grown / len(open_streams)}
+
+
+async def first_text(port: int) -> asyncio.StreamWriter:
+    """Opens a long stream and waits for its first token."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(http_request(body(1_000_000)))
+    await reader.readuntil(b"xxxxx")
+    return writer
+
+
 def import_cpu() -> float:
     """CPU seconds of importing the gateway, the interpreter's own start left out; best of 3."""
 
@@ -283,6 +312,8 @@ async def measure(arguments: argparse.Namespace) -> int:
     many, one = costs["many"]["total_us"], costs["generate"]["total_us"]
     report.add("multiplexed_cpu_per_token", many, costs)
     report.add("multiplexed_cpu_saving", one / many, costs)
+    idle = await idle_stream_bytes(arguments.idle_streams)
+    report.add("idle_stream_memory", idle["bytes_per_stream"] / 1024, idle)
     delay = await stalled_reader_delay()
     report.add("stalled_reader_p99", delay["with_stalled"] / delay["without"], delay)
     report.add("import_cpu", import_cpu())
@@ -291,11 +322,14 @@ async def measure(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     """Entry point."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     parser = argparse.ArgumentParser(description="Cost of the gateway's REST side")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--transport-streams", type=int, default=64)
     parser.add_argument("--transport-tokens", type=int, default=120)
+    parser.add_argument("--idle-streams", type=int, default=2000)
     parser.add_argument("--requests", type=int, default=200)
     arguments = parser.parse_args()
     return asyncio.run(measure(arguments))
