@@ -97,6 +97,11 @@ class Reader:
         """No more output comes."""
         self._ended = True
 
+    @property
+    def held(self) -> int:
+        """Characters that are not decided yet."""
+        return len(self._text) - self._at
+
     # What was found
 
     def content(self, text: str) -> None:
