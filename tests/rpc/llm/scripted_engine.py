@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from antiphon_core.ipc.endpoint import Endpoint, WorkerEndpoint
 from antiphon_llm.messages import (
+    AnswerNow,
     Boot,
     BootPhase,
     Cancel,
@@ -34,6 +35,7 @@ from antiphon_llm.messages import (
     Shutdown,
     Sleep,
     StepOutputs,
+    StopNow,
     Submit,
     ToEngine,
     TopLogprobs,
@@ -71,6 +73,7 @@ class _Sequence:
     draws: Iterator[int]
     drawn: int = 0
     admitted: bool = False
+    stopped: bool = False
 
 
 class ScriptedEngine:
@@ -114,7 +117,9 @@ class ScriptedEngine:
             self._control(message)
 
     def _control(self, message: object) -> None:
-        if isinstance(message, FlushCache):
+        if isinstance(message, StopNow | AnswerNow):
+            self._order(message)
+        elif isinstance(message, FlushCache):
             self._endpoint.send(Done(message.request_id, entries=3))
         elif isinstance(message, Sleep) and self._live and not message.timeout_s:
             self._endpoint.send(Done(message.request_id, "requests still run", "WRONG_STATE"))
@@ -124,6 +129,16 @@ class ScriptedEngine:
         elif isinstance(message, Wake):
             self._script.door = ""
             self._send_gauges()
+            self._endpoint.send(Done(message.request_id))
+
+    def _order(self, message: StopNow | AnswerNow) -> None:
+        item = self._live.get(message.sequence)
+        if item is None:
+            self._endpoint.send(Done(message.request_id, "it is not running", "WRONG_STATE"))
+        elif isinstance(message, AnswerNow):
+            self._endpoint.send(Done(message.request_id, "it does not reason", "WRONG_STATE"))
+        else:
+            item.draws, item.stopped = iter([END]), True
             self._endpoint.send(Done(message.request_id))
 
     def _submit(self, submit: Submit) -> None:
@@ -188,7 +203,7 @@ class ScriptedEngine:
         if not self._script.unscored:
             self._outputs.logprobs.append(-0.5)
             self._outputs.top_logprobs.append(TopLogprobs([token, 7], [-0.5, -1.5], 3))
-        if token == END and not sampling.ignore_eos:
+        if token == END and (item.stopped or not sampling.ignore_eos):
             self._finish(name, "stop", stop_token=token)
         elif item.drawn >= sampling.max_tokens:
             self._finish(name, "length")

@@ -19,7 +19,7 @@ from antiphon_llm.messages import Sampling, Submit
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from llm_bench import LlmBench, chat, limit, tokens
-from scripted_engine import COUNT, HOLD, Script
+from scripted_engine import COUNT, END, HOLD, Script
 from support.waiting import until
 
 
@@ -150,8 +150,10 @@ async def test_status_snapshot_and_metrics_tell_the_same_story(llm: LlmBench) ->
 
 
 async def test_an_operator_ends_one_request_normally(llm: LlmBench) -> None:
+    """Also one that ignores end tokens; it is answered when the engine has taken the order."""
     finished = None
-    async with open_stream(llm.stub.Generate(tokens(COUNT, stop=limit(4000)))) as call:
+    endless = generate_pb2.StopParams(max_tokens=4000, ignore_eos=True)
+    async with open_stream(llm.stub.Generate(tokens(COUNT, stop=endless))) as call:
         async for message in messages(call):
             if message.HasField("accepted"):
                 stop = node_pb2.StopRequestRequest(request_id=message.accepted.request_id)
@@ -160,7 +162,8 @@ async def test_an_operator_ends_one_request_normally(llm: LlmBench) -> None:
                 finished = message.finished
             last = message
     assert finished is not None
-    assert finished.reason == generate_pb2.FINISH_REASON_CANCELLED
+    assert finished.reason == generate_pb2.FINISH_REASON_STOP
+    assert finished.stop_token_id == END
     assert last.WhichOneof("event") == "completed"
     with pytest.raises(NotFound):
         await result(llm.node.StopRequest(node_pb2.StopRequestRequest(request_id="gone")))

@@ -107,6 +107,11 @@ class Intake:
         """What became of constraints, by name."""
         return self.constraints.grammars.counters() if self.constraints is not None else {}
 
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids that end a text of the model."""
+        return self._served.eos_ids
+
     def cancel(self, message: Cancel) -> None:
         """Ends the request now, or its submit when that arrives."""
         held = self.constraints.drop(message.request_id) if self.constraints is not None else None

@@ -12,6 +12,7 @@ from antiphon_core.ipc.endpoint import Endpoint
 from antiphon_core.logs import get_logger
 
 from antiphon_llm.messages import (
+    AnswerNow,
     Cancel,
     Done,
     EmbedSubmit,
@@ -20,6 +21,7 @@ from antiphon_llm.messages import (
     Gauges,
     Shutdown,
     Sleep,
+    StopNow,
     Submit,
     Wake,
 )
@@ -29,6 +31,7 @@ from .door import DRAINING, Door
 from .intake import Intake
 from .live import LiveRequests
 from .memory import resident_bytes
+from .orders import Orders
 from .outbox import Outbox
 from .plan import StepPlan
 from .pressure import MemoryPressure
@@ -77,6 +80,7 @@ class EngineLoop:
         self.intake = intake
         self.outbox = outbox
         self.door = door
+        self.orders = Orders(live, intake.end_ids)
         self.owners = Owners()
         self.sleeper = Sleeper(scheduler, runner, door, self._answer)
         self.pressure = MemoryPressure(scheduler, door, affordable_tokens)
@@ -152,6 +156,10 @@ class EngineLoop:
                 self.intake.submit(message)
             elif isinstance(message, Cancel):
                 self.intake.cancel(message)
+            elif isinstance(message, StopNow):
+                self._answer(self.orders.stop(message))
+            elif isinstance(message, AnswerNow):
+                self._answer(self.orders.answer(message))
             elif isinstance(message, FlushCache):
                 entries = self.scheduler.flush(message.tenant)
                 self._answer(Done(message.request_id, entries=entries))

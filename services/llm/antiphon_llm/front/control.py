@@ -1,19 +1,19 @@
-"""What an operator asks of the engine as a whole: each message is answered by one Done."""
+"""What an operator asks of the engine: each message is answered by one Done."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
-from antiphon_core.errors import AntiphonError
+from antiphon_core.errors import AntiphonError, FailedPrecondition
 
 from antiphon_llm.front.engine_errors import error_of
-from antiphon_llm.messages import Done, FlushCache, Sleep, Wake
+from antiphon_llm.messages import AnswerNow, Done, FlushCache, Sleep, StopNow, Wake
 
 
 class EngineControl:
-    """Flush, sleep and wake, and who waits for their answers; on the event loop.
+    """Orders, flush, sleep and wake, and who waits for their answers; on the event loop.
 
     A caller who leaves does not call off what the engine was asked for.
 
@@ -25,6 +25,22 @@ class EngineControl:
         self._send = send
         self._names = (f"control.{serial:x}" for serial in count())
         self._waiting: dict[str, asyncio.Future[Done]] = {}
+
+    async def stop(self, sequences: Sequence[str]) -> None:
+        """Ends these sequences of one request normally, on their next token.
+
+        Raises:
+            FailedPrecondition: none of them can be ended; says why.
+        """
+        await self._order([StopNow(next(self._names), name) for name in sequences])
+
+    async def answer(self, sequences: Sequence[str]) -> None:
+        """Closes the open reasoning blocks of these sequences of one request.
+
+        Raises:
+            FailedPrecondition: none of them reasons now; says why.
+        """
+        await self._order([AnswerNow(next(self._names), name) for name in sequences])
 
     async def flush(self, tenant: str | None) -> int:
         """Forgets one tenant's cached prefixes, or with None all; entries that are free now."""
@@ -70,7 +86,16 @@ class EngineControl:
                 future.set_exception(error)
         self._waiting.clear()
 
-    async def _ask(self, message: FlushCache | Sleep | Wake) -> Done:
+    async def _order(self, messages: Sequence[StopNow | AnswerNow]) -> None:
+        """What holds for one sequence at least has been done."""
+        if not messages:
+            raise FailedPrecondition("the request is not running")
+        answers = await asyncio.gather(*map(self._ask, messages), return_exceptions=True)
+        refusals = [answer for answer in answers if isinstance(answer, BaseException)]
+        if len(refusals) == len(messages):
+            raise refusals[0]
+
+    async def _ask(self, message: StopNow | AnswerNow | FlushCache | Sleep | Wake) -> Done:
         self._send(message)
         future: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
         self._waiting[message.request_id] = future

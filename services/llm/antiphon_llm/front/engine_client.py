@@ -81,7 +81,7 @@ class EngineClient:
         self._metrics = EngineMetrics()
         self.control = EngineControl(self._worker.send)
         self._sequences: dict[str, tuple[Generation, int]] = {}
-        self._names: dict[Generation, list[str]] = {}
+        self.sequences_of: dict[Generation, list[str]] = {}
         self._waiting = Waiting()
         self._embeddings: dict[str, asyncio.Future[list[float]]] = {}
         self._serial = 0
@@ -177,18 +177,18 @@ class EngineClient:
             )
             self._sequences[name] = (generation, choice)
             self._waiting.add(name, interactive=scope.interactive)
-        self._names[generation] = names
+        self.sequences_of[generation] = names
 
     def end(self, generation: Generation, choices: Sequence[int]) -> None:
         """Cancels these choices in the engine; ended ones are ignored."""
-        names = self._names.get(generation)
+        names = self.sequences_of.get(generation)
         if names is None:
             return
         for choice in choices:
             if self._forget(names[choice]) and self._worker.alive:
                 self._worker.send(Cancel(request_id=names[choice]))
         if not any(name in self._sequences for name in names):
-            del self._names[generation]
+            del self.sequences_of[generation]
 
     async def embed(self, prompt_ids: list[int], request_id: str) -> list[float]:
         """The engine's embedding of one token sequence; raises AntiphonError. A cancelled caller
@@ -222,10 +222,10 @@ class EngineClient:
         return self._sequences.pop(name, None) is not None
 
     def _fail_all(self, error: AntiphonError) -> None:
-        generations = list(self._names)
+        generations = list(self.sequences_of)
         self._sequences.clear()
         self._waiting.clear()
-        self._names.clear()
+        self.sequences_of.clear()
         for generation in generations:
             generation.fail(error)
             generation.wake()

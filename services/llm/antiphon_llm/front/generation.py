@@ -253,17 +253,6 @@ class Generation:
             self.error = Cancelled("the caller ended the request")
             self._close("cancelled")
 
-    def stop(self) -> None:
-        """Ends normally with what there is, as an operator may ask."""
-        if not self.live:
-            return
-        running = [choice for choice in self.choices if not choice.reason]
-        for choice in running:
-            choice.finish("cancelled")
-        self._host.end(self, [choice.index for choice in running])
-        self._end_if_over()
-        self._wake()
-
     # Inside
 
     def _count_reasoning(self, tokens: int) -> None:

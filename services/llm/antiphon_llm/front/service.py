@@ -27,6 +27,7 @@ from antiphon_llm.front.ranges import check_ids
 from antiphon_llm.front.request_log import RequestLog
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, RequestScope
 from antiphon_llm.front.sampling_rules import resolve_sampling
+from antiphon_llm.front.vectors import shortened
 from antiphon_llm.messages import Hello
 
 
@@ -187,19 +188,21 @@ class LlmFront:
 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(embed_one(prompt)) for prompt in prompts]
-        vectors = [_shortened(task.result(), dimensions) for task in tasks]
+        vectors = [shortened(task.result(), dimensions) for task in tasks]
         return vectors, sum(map(len, prompts))
 
     async def stop_request(self, request_id: str) -> None:
-        """Ends a live request normally.
+        """Ends a live request normally, on its next token.
 
         Raises:
             NotFound: no such request runs.
+            FailedPrecondition: it cannot be ended; says why.
         """
-        generation = self._log.find(request_id)
-        if generation is None:
-            raise NotFound(f"no request {request_id!r} runs", field="request_id")
-        generation.stop()
+        await self._running_engine()[0].control.stop(self._sequences(request_id))
+
+    async def answer_request(self, request_id: str) -> None:
+        """Closes a live request's reasoning; raises as ``stop_request`` does."""
+        await self._running_engine()[0].control.answer(self._sequences(request_id))
 
     # The engine as a whole
 
@@ -228,6 +231,12 @@ class LlmFront:
         """
         engine, _ = self._running_engine()
         await engine.control.wake()
+
+    def _sequences(self, request_id: str) -> list[str]:
+        generation = self._log.find(request_id)
+        if generation is None:
+            raise NotFound(f"no request {request_id!r} runs", field="request_id")
+        return self._running_engine()[0].sequences_of.get(generation, [])
 
     def _running_engine(self) -> tuple[EngineClient, Hello]:
         engine = self._engine
@@ -387,12 +396,3 @@ class LlmFront:
 
 def _starting() -> Unavailable:
     return Unavailable("the service is starting", reason="BOOTING", retry_after=1.0)
-
-
-def _shortened(vector: list[float], dimensions: int) -> list[float]:
-    """The leading dimensions, brought back to unit length."""
-    if not dimensions or dimensions >= len(vector):
-        return vector
-    kept = vector[:dimensions]
-    length = sum(value * value for value in kept) ** 0.5
-    return [value / length for value in kept] if length else kept
