@@ -2,13 +2,13 @@
 # Triton declares neither its CUDA extras, nor the options of a launch, nor constexpr arguments.
 """A linear layer of few rows on CUDA: the weight streams through once, at memory speed.
 
-One row runs on plain multipliers, with the norm folded in at no cost of its own:
+One row, or a few, run on plain multipliers, with the norm folded in at no cost of its own:
 ``(x / rms(x) * n) @ W.T = ((x * n) @ W.T) / rms(x)``, and the mean square is summed while x
 streams by. Several rows share weight tiles on the tensor cores, where scaling x in every
 program would cost more than the product, so a norm is a launch before it.
 
-The single row asks for weights before it waits for the kernel before it: the weight depends
-on no queued work, and the memory keeps busy while that kernel drains.
+Weights are asked for before the wait for the kernel before: the weight depends on no queued
+work, and the memory keeps busy while that kernel drains.
 """
 
 from __future__ import annotations
@@ -28,20 +28,63 @@ ROWS = 16
 
 
 @triton.jit
-def _add_products(acc, w, x, BLOCK_OUT: tl.constexpr, BLOCK_DEPTH: tl.constexpr):
-    """acc + products of w (BLOCK_OUT, BLOCK_DEPTH) and x, the 8 of a 16-byte load summed."""
-    products = w.to(tl.float32) * x[None, :]
-    return acc + tl.sum(tl.reshape(products, [BLOCK_OUT, BLOCK_DEPTH // 8, 8]), axis=2)
+def _zeros(like, ROWS: tl.constexpr):
+    """An accumulator of this shape for each row."""
+    rows = ()
+    for _ in tl.static_range(ROWS):
+        rows += (tl.zeros(like.shape, dtype=tl.float32),)
+    return rows
 
 
 @triton.jit
-def linear_one(
-    x, weight, bias, norm_weight, residual, out, width, depth, eps,
+def _load_rows(x, x_row, place, mask, ROWS: tl.constexpr):
+    """The same columns of each row."""
+    rows = ()
+    for row in tl.static_range(ROWS):
+        rows += (tl.load(x + row * x_row + place, mask, other=0.0),)
+    return rows
+
+
+@triton.jit
+def _scaled(blocks, scale, NORM: tl.constexpr):
+    """The rows in fp32, times the norm's weight."""
+    rows = ()
+    for row in tl.static_range(len(blocks)):
+        values = blocks[row].to(tl.float32)
+        if NORM:
+            values *= scale
+        rows += (values,)
+    return rows
+
+
+@triton.jit
+def _add_squares(squares, blocks):
+    rows = ()
+    for row in tl.static_range(len(blocks)):
+        values = blocks[row].to(tl.float32)
+        rows += (squares[row] + values * values,)
+    return rows
+
+
+@triton.jit
+def _add_products(acc, w, x, BLOCK_OUT: tl.constexpr, BLOCK_DEPTH: tl.constexpr):
+    """acc + products of w (BLOCK_OUT, BLOCK_DEPTH) and each x, the 8 of a 16-byte load summed."""
+    weights = w.to(tl.float32)
+    rows = ()
+    for row in tl.static_range(len(acc)):
+        products = tl.reshape(weights * x[row][None, :], [BLOCK_OUT, BLOCK_DEPTH // 8, 8])
+        rows += (acc[row] + tl.sum(products, axis=2),)
+    return rows
+
+
+@triton.jit
+def linear_rows(
+    x, weight, bias, norm_weight, residual, out, width, depth, eps, x_row, residual_row, out_row,
     NORM: tl.constexpr, PLUS_ONE: tl.constexpr, ACTIVATION: tl.constexpr, BIAS: tl.constexpr,
-    RESIDUAL: tl.constexpr, EARLY: tl.constexpr, ONCE: tl.constexpr, BLOCK_OUT: tl.constexpr,
-    BLOCK_DEPTH: tl.constexpr,
+    RESIDUAL: tl.constexpr, EARLY: tl.constexpr, ONCE: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_OUT: tl.constexpr, BLOCK_DEPTH: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_OUT outputs of a single row; with an activation, that many gates and their ups.
+    """BLOCK_OUT outputs of a few rows; with an activation, that many gates and their ups.
 
     A tile of weights lies in registers while the next one is on its way. With ONCE a tile
     covers the whole depth: all of a small weight is under way before the wait.
@@ -62,21 +105,21 @@ def linear_one(
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    block = tl.load(x + step, step < depth, other=0.0)
-    acc = tl.zeros([BLOCK_OUT, BLOCK_DEPTH // 8], dtype=tl.float32)
-    up_acc = tl.zeros([BLOCK_OUT, BLOCK_DEPTH // 8], dtype=tl.float32)
-    squares = tl.zeros([BLOCK_DEPTH], dtype=tl.float32)
+    blocks = _load_rows(x, x_row, step, step < depth, ROWS)
+    sums = tl.zeros([BLOCK_OUT, BLOCK_DEPTH // 8], dtype=tl.float32)
+    acc = _zeros(sums, ROWS)
+    up_acc = _zeros(sums, ROWS)
+    squares = _zeros(scale, ROWS)
     for begin in tl.range(BLOCK_DEPTH, depth + BLOCK_DEPTH, BLOCK_DEPTH, num_stages=1):
-        values = block.to(tl.float32)
+        values = _scaled(blocks, scale + 1.0 if PLUS_ONE else scale, NORM)
         if NORM:
-            squares += values * values
-            values *= scale + 1.0 if PLUS_ONE else scale
+            squares = _add_squares(squares, blocks)
         inside = begin + step < depth
         mask = present[:, None] & inside[None, :]
         current = gate
         if not ONCE:
             gate = tl.load(gate_place + begin, mask, other=0.0)
-            block = tl.load(x + begin + step, inside, other=0.0)
+            blocks = _load_rows(x, x_row, begin + step, inside, ROWS)
             if NORM:
                 scale = tl.load(norm_weight + begin + step, inside, other=0.0).to(tl.float32)
         acc = _add_products(acc, current, values, BLOCK_OUT, BLOCK_DEPTH)
@@ -85,21 +128,40 @@ def linear_one(
             if not ONCE:
                 up = tl.load(up_place + begin, mask, other=0.0)
             up_acc = _add_products(up_acc, current, values, BLOCK_OUT, BLOCK_DEPTH)
-    result = tl.sum(acc, axis=1)
-    opened = tl.sum(up_acc, axis=1)
-    if NORM:
-        inverse = tl.rsqrt(tl.sum(squares, axis=0) / depth + eps)
-        result *= inverse
-        opened *= inverse
-    if BIAS:
-        result += tl.load(bias + output, present, other=0.0).to(tl.float32)
-    if ACTIVATION != "":
+    for row in tl.static_range(ROWS):
+        result = tl.sum(acc[row], axis=1)
+        opened = tl.sum(up_acc[row], axis=1)
+        if NORM:
+            inverse = tl.rsqrt(tl.sum(squares[row], axis=0) / depth + eps)
+            result *= inverse
+            opened *= inverse
         if BIAS:
-            opened += tl.load(bias + width + output, present, other=0.0).to(tl.float32)
-        result = activate(result, ACTIVATION) * opened
-    if RESIDUAL:
-        result += tl.load(residual + output, present, other=0.0).to(tl.float32)
-    tl.store(out + output, result.to(out.dtype.element_ty), present)
+            result += tl.load(bias + output, present, other=0.0).to(tl.float32)
+        if ACTIVATION != "":
+            if BIAS:
+                opened += tl.load(bias + width + output, present, other=0.0).to(tl.float32)
+            result = activate(result, ACTIVATION) * opened
+        if RESIDUAL:
+            place = residual + row * residual_row + output
+            result += tl.load(place, present, other=0.0).to(tl.float32)
+        tl.store(out + row * out_row + output, result.to(out.dtype.element_ty), present)
+
+
+@triton.jit
+def _prefetch(places, mask):
+    """Asks for the 128 bytes at each place into the L2 cache."""
+    tl.inline_asm_elementwise(
+        """
+        {
+            .reg .pred %asked;
+            setp.ne.b32 %asked, $2, 0;
+            @%asked prefetch.global.L2 [$1];
+            mov.u32 $0, 0;
+        }
+        """,
+        "=r,l,r", [places.to(tl.int64), mask.to(tl.int32)],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -107,7 +169,7 @@ def linear_few(
     x, weight, bias, residual, out, rows, width, depth, x_row, residual_row, out_row,
     ACTIVATION: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, EARLY: tl.constexpr,
     WHOLE: tl.constexpr, ROWS: tl.constexpr, BLOCK_OUT: tl.constexpr,
-    BLOCK_DEPTH: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_DEPTH: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_OUT outputs of all rows; with an activation, that many gates and their ups."""
     output = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
@@ -115,6 +177,12 @@ def linear_few(
     row = tl.arange(0, ROWS)
     live = row < rows
     ups = weight + tl.cast(width, tl.int64) * depth
+    if AHEAD > 0:
+        line = tl.arange(0, AHEAD)[None, :] * 64
+        row_start = output.to(tl.int64)[:, None] * depth
+        _prefetch(weight + row_start + line, present[:, None] & (line < depth))
+        if ACTIVATION != "":
+            _prefetch(ups + row_start + line, present[:, None] & (line < depth))
     if EARLY:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
@@ -151,12 +219,21 @@ def linear_few(
 
 @dataclass(frozen=True)
 class Shape:
-    """Tile of one launch: outputs and depth of a program's step."""
+    """Tile of one launch: outputs and depth of a program's step.
+
+    Attributes:
+        outputs: of a program.
+        depth: of a step.
+        warps: of a program.
+        stages: steps under way in shared memory; with 1 the rows run on plain multipliers.
+        ahead: lines of 128 bytes of each output that are asked for before the wait.
+    """
 
     outputs: int
     depth: int
     warps: int
     stages: int = 1
+    ahead: int = 0
 
 
 def choose_shape(
@@ -211,12 +288,12 @@ def small_linear(
         raise ValueError("small_linear: rows of out and residual must be contiguous")
     if rows == 0:
         return out
-    if rows > 1 and norm_weight is not None:
-        x, norm_weight = rms_norm(x, norm_weight, eps, plus_one, None), None
     if shape is None:
         shape = choose_shape(
             rows, width, depth, activation is not None, x.element_size(), processors(x.device)
         )
+    if shape.stages > 1 and norm_weight is not None:
+        x, norm_weight = rms_norm(x, norm_weight, eps, plus_one, None), None
     early = early_launch(x.device)
     options = {
         "ACTIVATION": activation or "",
@@ -231,17 +308,18 @@ def small_linear(
     grid = (triton.cdiv(width, shape.outputs),)
     given_bias = x if bias is None else bias
     given_residual = x if residual is None else residual
-    if rows == 1:
-        linear_one[grid](
+    strides = (x.stride(0), given_residual.stride(0), out.stride(0))
+    if shape.stages == 1:
+        linear_rows[grid](
             x, weight, given_bias, x if norm_weight is None else norm_weight, given_residual,
-            out, width, depth, eps,
-            NORM=norm_weight is not None, PLUS_ONE=plus_one, ONCE=depth <= shape.depth, **options,
+            out, width, depth, eps, *strides,
+            NORM=norm_weight is not None, PLUS_ONE=plus_one, ONCE=depth <= shape.depth,
+            ROWS=rows, **options,
         )  # fmt: skip
         return out
     linear_few[grid](
-        x, weight, given_bias, given_residual, out, rows, width, depth,
-        x.stride(0), given_residual.stride(0), out.stride(0),
+        x, weight, given_bias, given_residual, out, rows, width, depth, *strides,
         WHOLE=depth % shape.depth == 0, ROWS=ROWS, STAGES=shape.stages,
-        **options,
+        AHEAD=shape.ahead if early else 0, **options,
     )  # fmt: skip
     return out

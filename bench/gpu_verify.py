@@ -1,0 +1,125 @@
+"""Where the time of a recorded verify step goes, and what other products would make of it.
+
+Qwen3-8B's shape with random weights. Prints the kernels of a step of one row, plain and with 1 + 4
+tokens, and the time of the step recorded anew with each choice of products: the served one, all
+through the kernel of few rows in other tiles, and all on plain multipliers.
+
+    python -m bench.gpu_verify [--no-profile]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from unittest import mock
+
+import antiphon_nn.layers as layers
+import torch
+from antiphon_kernels.small_linear import kernel
+from antiphon_kernels.small_linear.kernel import Shape
+from antiphon_llm.engine.cuda.graphs import DecodeShape
+
+from bench import gpu_engine
+from bench.gpu_engine import SAMPLINGS, Bench
+
+DEPTH = 4
+WIDE = 8192
+"""Outputs from which a product is one of the two large ones."""
+SERVED = "served"
+
+
+def tiles() -> Iterator[tuple[str, Shape | None, Shape | None]]:
+    """(name, tile of small products, tile of large ones); None leaves it to cuBLAS."""
+    few, small = Shape(16, 512, 2, 4), Shape(16, 256, 2, 4)
+    yield "all few", few, small
+    yield "all few, 8 lines ahead", Shape(16, 512, 2, 4, ahead=8), Shape(16, 256, 2, 4, ahead=8)
+    yield "all few, short", small, small
+    yield "all few, short, 8 ahead", Shape(16, 256, 2, 4, ahead=8), Shape(16, 256, 2, 4, ahead=8)
+    yield "all few, short, 32 ahead", Shape(16, 256, 2, 4, ahead=32), Shape(16, 256, 2, 4, ahead=32)
+    yield "all few, 4 warps", Shape(32, 256, 4, 4, ahead=8), Shape(32, 128, 4, 4, ahead=8)
+    yield "small few, 8 ahead", Shape(16, 512, 2, 4, ahead=8), None
+    yield "none few", None, None
+    yield "plain multipliers", Shape(8, 1024, 8), Shape(4, 1024, 8)
+    yield "plain multipliers, 16 outputs", Shape(16, 512, 8), Shape(8, 512, 8)
+    yield "plain multipliers, small only", Shape(8, 1024, 8), None
+
+
+def step_ms(bench: Bench, width: int) -> float:
+    """ms of a step of one row, recorded now."""
+    runner = bench.runner
+    with torch.inference_mode():
+        work = runner._decode_work(runner._decode.views(DecodeShape(1, width)))
+        graph = bench.device.record(work)
+
+        def several() -> None:
+            for _ in range(10):
+                graph.replay()
+
+        return bench.replay_ms(several, 5) / 10
+
+
+def with_tiles(bench: Bench, small: Shape | None, large: Shape | None) -> float:
+    """ms of a verify step whose products take these tiles."""
+
+    def choose(rows: int, width: int, *_: object) -> Shape:
+        tile = large if width >= WIDE else small
+        assert tile is not None
+        return tile
+
+    def fuses(rows: int, outputs: int, *, norm: bool = False, activation: bool = False) -> bool:
+        tile = large if outputs >= WIDE else small
+        return tile is not None and not (norm and tile.stages > 1 and outputs > 1 << 16)
+
+    with mock.patch.object(kernel, "choose_shape", choose), mock.patch.object(
+        layers, "fuses", fuses
+    ):  # fmt: skip
+        return step_ms(bench, 1 + DEPTH)
+
+
+def profile(bench: Bench, width: int) -> None:
+    """Prints the kernels of 10 replays."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as torch_profile
+
+    graph = bench.runner.graphs.recordings.graph(DecodeShape(1, width))
+    with torch_profile(activities=[ProfilerActivity.CUDA]) as trace:
+        for _ in range(10):
+            graph.replay()
+        bench.device.synchronize()
+    print(f"1 row of {width} tokens, 10 steps:", flush=True)
+    print(trace.key_averages().table(sort_by="self_cuda_time_total", row_limit=16), flush=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints everything."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--no-profile", action="store_true")
+    options = parser.parse_args(arguments)
+    started = time.perf_counter()
+    bench = Bench(
+        "8b",
+        gpu_engine.parse(
+            ["--model", "8b", "--rows", "1", "--draft-depth", str(DEPTH), "--step-tokens", "1024"]
+        ),
+    )
+    bench.serve(1, gpu_engine.PROMPT, 64, SAMPLINGS["greedy"])
+    print(f"ready in {time.perf_counter() - started:.1f} s", flush=True)
+    if not options.no_profile:
+        for width in (1, 1 + DEPTH):
+            profile(bench, width)
+    print(f"{'plain':36s} {step_ms(bench, 1):7.3f} ms", flush=True)
+    print(f"{SERVED:36s} {step_ms(bench, 1 + DEPTH):7.3f} ms", flush=True)
+    for name, small, large in tiles():
+        try:
+            print(f"{name:36s} {with_tiles(bench, small, large):7.3f} ms", flush=True)
+        except Exception as error:
+            print(f"{name:36s} {type(error).__name__}: {str(error)[:200]}", flush=True)
+    print(f"total {time.perf_counter() - started:.1f} s", flush=True)
+    bench.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
