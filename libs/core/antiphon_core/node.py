@@ -66,6 +66,7 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         on_shutdown: asks the process to drain and exit, with the grace in seconds or None for
             the configured one.
         stop_request: ends one request normally, or raises a typed error.
+        answer_request: makes one request end its reasoning, or raises a typed error.
         flush_prefix_cache: forgets one tenant's cached prefixes, or with None all.
         sleep: ends work within so many seconds (None: the service's own limit) and gives memory
             back; returns how many bytes, or raises a typed error.
@@ -85,6 +86,7 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         on_undrain: Callable[[], None] | None = None,
         on_shutdown: Callable[[float | None], None] | None = None,
         stop_request: Callable[[str], Awaitable[None]] | None = None,
+        answer_request: Callable[[str], Awaitable[None]] | None = None,
         flush_prefix_cache: Callable[[str | None], Awaitable[Flushed]] | None = None,
         sleep: Callable[[float | None], Awaitable[int]] | None = None,
         wake: Callable[[], Awaitable[None]] | None = None,
@@ -99,6 +101,7 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         self._on_undrain = on_undrain or lifecycle.undrain
         self._on_shutdown = on_shutdown
         self._stop_request = stop_request
+        self._answer_request = answer_request
         self._flush_prefix_cache = flush_prefix_cache
         self._sleep = sleep
         self._wake = wake
@@ -189,14 +192,21 @@ class NodeAdminServicer(NodeAdminServiceServicer):
         self, request: node_pb2.StopRequestRequest, context: grpc.aio.ServicerContext
     ) -> node_pb2.StopRequestResponse:
         """Ends one request normally."""
-        if not request.request_id:
-            raise InvalidArgument(
-                "request_id is required", reason="MISSING_FIELD", field="request_id"
-            )
+        _require_request_id(request.request_id)
         if self._stop_request is None:
             raise Unimplemented("requests of this service cannot be stopped by id")
         await self._stop_request(request.request_id)
         return node_pb2.StopRequestResponse()
+
+    async def AnswerNow(
+        self, request: node_pb2.AnswerNowRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.AnswerNowResponse:
+        """Ends one request's reasoning."""
+        _require_request_id(request.request_id)
+        if self._answer_request is None:
+            raise Unimplemented("requests of this service do not reason")
+        await self._answer_request(request.request_id)
+        return node_pb2.AnswerNowResponse()
 
     async def FlushPrefixCache(
         self, request: node_pb2.FlushPrefixCacheRequest, context: grpc.aio.ServicerContext
@@ -304,3 +314,8 @@ def _is_news(now: NodeMeasures, told: NodeMeasures) -> bool:
         return True
     moved = abs((now.kv_entries_used or 0) - (told.kv_entries_used or 0))
     return moved > 0 and moved >= _KV_STEP * (now.kv_entries_total or 0)
+
+
+def _require_request_id(request_id: str) -> None:
+    if not request_id:
+        raise InvalidArgument("request_id is required", reason="MISSING_FIELD", field="request_id")

@@ -64,6 +64,7 @@ async def serve(settings: LlmSettings) -> int:
         requests=front.records,
         on_shutdown=stop.ask,
         stop_request=front.stop_request,
+        answer_request=front.answer_request,
         flush_prefix_cache=front.flush_prefix_cache,
         sleep=front.sleep,
         wake=front.wake,

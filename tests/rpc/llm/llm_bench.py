@@ -57,6 +57,7 @@ class LlmBench:
             config=self.settings.values,
             requests=self.front.records,
             stop_request=self.front.stop_request,
+            answer_request=self.front.answer_request,
             flush_prefix_cache=self.front.flush_prefix_cache,
             sleep=self.front.sleep,
             wake=self.front.wake,

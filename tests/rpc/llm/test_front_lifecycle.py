@@ -169,6 +169,21 @@ async def test_an_operator_ends_one_request_normally(llm: LlmBench) -> None:
         await result(llm.node.StopRequest(node_pb2.StopRequestRequest(request_id="gone")))
 
 
+async def test_an_order_to_answer_is_refused_with_the_engine_s_reason(llm: LlmBench) -> None:
+    async with open_stream(llm.stub.Generate(tokens(COUNT, stop=limit(4000)))) as call:
+        async for message in messages(call):
+            if not message.HasField("accepted"):
+                continue
+            order = node_pb2.AnswerNowRequest(request_id=message.accepted.request_id)
+            with pytest.raises(FailedPrecondition, match="does not reason"):
+                await result(llm.node.AnswerNow(order))
+            break
+    with pytest.raises(NotFound):
+        await result(llm.node.AnswerNow(node_pb2.AnswerNowRequest(request_id="gone")))
+    with pytest.raises(InvalidArgument):
+        await result(llm.node.AnswerNow(node_pb2.AnswerNowRequest()))
+
+
 async def test_a_model_name_is_resolved_by_any_of_its_names(model_cache: Path) -> None:
     made = LlmBench(model_cache, Script(), served_name="team/chat", aliases=["default"])
     await made.start()

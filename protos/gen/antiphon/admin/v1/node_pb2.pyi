@@ -299,6 +299,16 @@ class StopRequestResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class AnswerNowRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class AnswerNowResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class FlushPrefixCacheRequest(_message.Message):
     __slots__ = ("tenant", "all")
     TENANT_FIELD_NUMBER: _ClassVar[int]

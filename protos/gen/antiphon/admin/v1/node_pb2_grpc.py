@@ -81,6 +81,11 @@ class NodeAdminServiceStub:
                 request_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestRequest.SerializeToString,
                 response_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestResponse.FromString,
                 _registered_method=True)
+        self.AnswerNow = channel.unary_unary(
+                '/antiphon.admin.v1.NodeAdminService/AnswerNow',
+                request_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.AnswerNowRequest.SerializeToString,
+                response_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.AnswerNowResponse.FromString,
+                _registered_method=True)
         self.FlushPrefixCache = channel.unary_unary(
                 '/antiphon.admin.v1.NodeAdminService/FlushPrefixCache',
                 request_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.FlushPrefixCacheRequest.SerializeToString,
@@ -161,7 +166,17 @@ class NodeAdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StopRequest(self, request, context):
-        """Ends one running request normally on its next step.
+        """Ends one running request normally on its next step, also where it ignores end tokens.
+        FAILED_PRECONDITION with the reason where it cannot be ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AnswerNow(self, request, context):
+        """Makes one running request close its reasoning and answer, from its next step on.
+        FAILED_PRECONDITION with the reason where it does not reason now. UNIMPLEMENTED where a
+        service has no reasoning models.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -241,6 +256,11 @@ def add_NodeAdminServiceServicer_to_server(servicer, server):
                     servicer.StopRequest,
                     request_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestRequest.FromString,
                     response_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestResponse.SerializeToString,
+            ),
+            'AnswerNow': grpc.unary_unary_rpc_method_handler(
+                    servicer.AnswerNow,
+                    request_deserializer=antiphon_dot_admin_dot_v1_dot_node__pb2.AnswerNowRequest.FromString,
+                    response_serializer=antiphon_dot_admin_dot_v1_dot_node__pb2.AnswerNowResponse.SerializeToString,
             ),
             'FlushPrefixCache': grpc.unary_unary_rpc_method_handler(
                     servicer.FlushPrefixCache,
@@ -503,6 +523,33 @@ class NodeAdminService:
             '/antiphon.admin.v1.NodeAdminService/StopRequest',
             antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestRequest.SerializeToString,
             antiphon_dot_admin_dot_v1_dot_node__pb2.StopRequestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AnswerNow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/antiphon.admin.v1.NodeAdminService/AnswerNow',
+            antiphon_dot_admin_dot_v1_dot_node__pb2.AnswerNowRequest.SerializeToString,
+            antiphon_dot_admin_dot_v1_dot_node__pb2.AnswerNowResponse.FromString,
             options,
             channel_credentials,
             insecure,
