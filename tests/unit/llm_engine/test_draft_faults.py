@@ -108,6 +108,16 @@ def test_five_failures_in_a_row_end_the_process(engine_type, answers, call: str)
         assert tokens == answers[name][: len(tokens)]
 
 
+def test_empty_proposals_are_successes(engine_type, answers) -> None:
+    class Rarely(Failing):
+        def _propose(self, request, depth):
+            return []
+
+    engine = engine_type(drafter=Rarely(answers, drafts=range(1, 100, 2)), draft_depth=2)
+    assert serve(engine) is None
+    assert engine.loop.speculation.counters()["draft: failures"] >= 10
+
+
 def test_without_a_limit_it_goes_on(engine_type, answers) -> None:
     engine = engine_type(drafter=Failing(answers, drafts=range(2, 100)), draft_depth=2)
     engine.loop.speculation._breaker = Breaker(-1)

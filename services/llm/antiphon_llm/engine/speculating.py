@@ -60,6 +60,8 @@ class Speculation:
         self._acceptances: dict[Request, Acceptance] = {}
         self._adaptive = adaptive
         self._residual = residual
+        self._drafted = False
+        """Whether the drafter answered for the step that comes next."""
         self._valve = valve if valve is not None else Open()
         self._breaker = Breaker(failure_limit)
 
@@ -95,8 +97,9 @@ class Speculation:
         """
         if result.drafter_error is not None:
             self._failed(result.drafter_error)
-        elif plan.draft_depth:
+        elif self._drafted:
             self._breaker.succeeded()
+        self._drafted = False
         if not plan.decode_rows:
             return
         tokens = 0
@@ -146,6 +149,7 @@ class Speculation:
         except Exception as error:
             self._failed(error)
             return "drafter failed"
+        self._drafted = True
         lengths = [
             min(len(tokens), room) for tokens, room in zip(proposal.tokens, rooms, strict=True)
         ]
