@@ -117,7 +117,12 @@ class LlmSettings(Settings):
         True, doc="whether a step drafts fewer than draft_depth where that is faster"
     )
     draft_valve: str = setting(
-        "auto", doc="loads that draft: off (all), on:B (up to B decode rows) or auto (measured)"
+        "auto",
+        doc="loads that draft: off (all), on:B (up to B decode rows) or auto (measured)",
+        pattern=r"^(off|auto|on:[1-9][0-9]{0,3})$",
+    )
+    draft_accept: Literal["match", "residual"] = setting(
+        "match", doc="match: the text is that without drafts; residual: more drafts are kept"
     )
     draft_failure_limit: int = setting(
         5, doc="failures of the drafter in a row that end the engine; -1 never does", ge=-1
@@ -201,6 +206,18 @@ class LlmSettings(Settings):
                 f"drafter is {self.drafter!r} and draft_model {self.draft_model!r}; the drafters "
                 "model and eagle3 need one, others have none"
             )
+        if self.draft_accept == "residual" and (self.drafter == "ngram" or self.device != "cpu"):
+            raise ValueError(
+                f"draft_accept residual is not served by drafter {self.drafter!r} on "
+                f"{self.device}; it takes a drafter that draws, on cpu; use match"
+            )
+        if not self.draft_failure_limit:
+            raise ValueError("draft_failure_limit is 0, allowed is 1 or more, or -1 for no limit")
+        if self.drafter and 1 + self.draft_depth + self.entry_tokens > self.resolved("step_tokens"):
+            raise ValueError(
+                f"draft_depth {self.draft_depth} leaves no room for a row with drafts beside "
+                f"entry_tokens {self.entry_tokens} in step_tokens {self.resolved('step_tokens')}"
+            )
         return self
 
     def resolved(self, name: str) -> int:
@@ -256,6 +273,7 @@ class LlmSettings(Settings):
             draft_adaptive=self.draft_adaptive,
             draft_valve=self.draft_valve,
             draft_failure_limit=self.draft_failure_limit,
+            draft_accept=self.draft_accept,
         )
 
 

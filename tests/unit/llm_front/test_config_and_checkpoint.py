@@ -60,6 +60,16 @@ def test_a_drafter_and_its_checkpoint_reach_the_engine() -> None:
         (("--max-rows", "x"), "max_rows"),
         (("--max-row", "4"), "did you mean 'max_rows'"),
         (("--drafter", "ngram"), "drafter is 'ngram' and draft_depth 0"),
+        (("--draft-valve", "on:0"), "draft_valve"),
+        (("--draft-failure-limit", "0"), "draft_failure_limit is 0"),
+        (
+            ("--drafter", "ngram", "--draft-depth", "2", "--draft-accept", "residual"),
+            "residual is not served by drafter 'ngram'",
+        ),
+        (
+            ("--drafter", "ngram", "--draft-depth", "4", "--step-tokens", "20", "--max-rows", "2"),
+            "leaves no room for a row with drafts",
+        ),
         (("--draft-depth", "2"), "drafter is '' and draft_depth 2"),
         (("--drafter", "model", "--draft-depth", "2"), "model and eagle3 need one"),
         (
