@@ -13,6 +13,7 @@ from alembic.migration import MigrationContext
 from antiphon_core import metrics
 from antiphon_core.errors import FailedPrecondition, Unavailable
 from antiphon_gateway.identity.keys import KeyRecord, digest_of, key_id, new_key
+from antiphon_gateway.quota.usage import UsageKey, Used
 from antiphon_gateway.store.blobs import BlobFolder
 from antiphon_gateway.store.database import Store
 from antiphon_gateway.store.schema import metadata
@@ -181,3 +182,17 @@ async def test_a_folder_stays_with_its_database(tmp_path: Path) -> None:
     assert error.value.field == "store.directory"
     assert not second.is_available
     await second.close()
+
+
+async def test_many_writers_all_get_their_turn(storage: Storage) -> None:
+    """Without a queue some writer of SQLite waits for ever while others write on."""
+    losses = metrics.value("store_losses_total")
+
+    async def write(number: int) -> None:
+        for line in range(20):
+            key = UsageKey("1999-01-01", f"t{number}", "k", f"m{line}")
+            await storage.quotas.add_usage({key: Used(requests=1)})
+
+    await asyncio.gather(*(write(number) for number in range(24)))
+    assert metrics.value("store_losses_total") == losses
+    assert storage.store.is_available

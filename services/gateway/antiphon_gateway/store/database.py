@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,9 @@ class Store:
         self._engine: AsyncEngine | None = None
         self._task: asyncio.Task[None] | None = None
         self._detail = "it is being opened"
+        self._writers = asyncio.Lock()
+        """SQLite has one writer at a time and lets the others find out by themselves when it is
+        their turn, in no order; here they queue."""
         self.blobs = BlobFolder(self._directory / "blobs")
         self.is_available = False
         self.changed = asyncio.Event()
@@ -141,7 +144,8 @@ class Store:
     async def _transaction(self, *, immediate: bool) -> AsyncIterator[AsyncConnection]:
         if self._engine is None or not self.is_available:
             raise store_lost(self._detail)
-        async with self._answering(), self._engine.connect() as connection:
+        turn = self._writers if immediate and not self.is_shared else nullcontext()
+        async with turn, self._answering(), self._engine.connect() as connection:
             # SQLite takes its write lock at the start: a later upgrade could fail as "locked".
             await connection.execution_options(immediate=immediate)
             async with connection.begin():
@@ -153,7 +157,9 @@ class Store:
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
                 yield
-        except (exc.OperationalError, exc.InterfaceError, exc.TimeoutError, OSError) as error:
+        except exc.TimeoutError:
+            raise store_lost("all connections to it are busy") from None
+        except (exc.OperationalError, exc.InterfaceError, OSError) as error:
             raise self._lost(error) from None
         except exc.DBAPIError as error:
             if error.connection_invalidated or isinstance(error.orig, OSError):
@@ -210,13 +216,13 @@ class Store:
             return create_async_engine(
                 url,
                 pool_size=8,
-                pool_timeout=timeout,
+                pool_timeout=timeout / 2,
                 connect_args={"timeout": timeout, "command_timeout": timeout},
             )
         engine = create_async_engine(
             sqlalchemy.URL.create("sqlite+aiosqlite", database=str(self._directory / _SQLITE_FILE)),
             pool_size=4,
-            pool_timeout=timeout,
+            pool_timeout=timeout / 2,
             connect_args={"timeout": timeout},
         )
         event.listen(engine.sync_engine, "connect", _prepare_sqlite)
