@@ -94,13 +94,14 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def gemma_value(value: Any) -> str:
+def gemma_value(value: Any, quote: str = "<escape>") -> str:
     if isinstance(value, str):
-        return f"<escape>{value}<escape>"
+        return f"{quote}{value}{quote}"
     if isinstance(value, list):
-        return "[" + ",".join(map(gemma_value, value)) + "]"
+        return "[" + ",".join(gemma_value(item, quote) for item in value) + "]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{gemma_value(item)}" for key, item in value.items()) + "}"
+        members = (f"{key}:{gemma_value(item, quote)}" for key, item in value.items())
+        return "{" + ",".join(members) + "}"
     return json.dumps(value)
 
 
@@ -170,6 +171,11 @@ def _write(family: str, calls: list[Call], rng: random.Random) -> str:
             return each(
                 lambda c: f"<start_function_call>call:{c[0]}{gemma_value(c[1])}<end_function_call>",
                 "",
+            )
+        case "gemma4":
+            quote = '<|"|>'
+            return each(
+                lambda c: f"<|tool_call>call:{c[0]}{gemma_value(c[1], quote)}<tool_call|>", ""
             )
         case "harmony":
             name, args = calls[0]

@@ -238,6 +238,7 @@ def test_bare_calls_need_an_offered_tool() -> None:
         ("<｜tool▁calls▁begin｜> </think>", "deepseek", "think"),
         ("<|python_tag|>", "llama_json", None),
         ("<start_function_call>", "function_gemma", None),
+        ("<|tool_call>call: <|channel>thought\n", "gemma4", "gemma_thought"),
         ("nothing", "json_tags", None),
     ],
 )

@@ -27,7 +27,7 @@ from antiphon_llm.front.requests import (
     OutputOptions,
     StopOptions,
 )
-from antiphon_llm.front.templates import ChatTemplate, TemplateSource
+from antiphon_llm.front.templates import ChatTemplate, TemplateSource, find_template
 from antiphon_llm.front.tokenizer import Tokenizer
 from antiphon_llm.front.tools import Tool, ToolOptions, check_ending, check_tools, offered_tools
 from pydantic import ValidationError
@@ -309,6 +309,18 @@ def test_words_follow_the_format_of_the_model(smollm: Tokenizer) -> None:
     assert "<function=function_name>\n<parameter=argument_name>\nvalue\n</parameter>" in text
     assert "[{'id': '1'" in text
     assert "<|im_start|>tool\n10:00" in text
+
+
+def test_a_template_of_its_own_for_tools(smollm: Tokenizer, tmp_path: Path) -> None:
+    named = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": QWEN}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    source = find_template(override="", directory=tmp_path, metadata=None)
+    assert source is not None
+    template = ChatTemplate(source, smollm)
+    assert template.reads_tools
+    offered = tools.template_tools(ToolOptions([NOW], "auto"))
+    assert template.render(Conversation(HISTORY[:1], tools=offered)).startswith("<tools>")
+    assert template.render(Conversation(HISTORY[:1])).startswith("<|im_start|>user")
 
 
 def test_tools_that_are_asked_for_but_not_shown_are_described(smollm: Tokenizer) -> None:

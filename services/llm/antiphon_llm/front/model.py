@@ -151,11 +151,10 @@ def load_text_model(
             files = _from_gguf(source, chat_template)
         else:
             files = _from_directory(source.path, chat_template)
-        source_text = files.template.text if files.template else ""
-        form = choose(source_text, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
-        template = (
-            ChatTemplate(files.template, files.tokenizer, form.calls) if files.template else None
-        )
+        found = files.template
+        signs = (found.tools_text or found.text) if found else ""
+        form = choose(signs, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
+        template = ChatTemplate(found, files.tokenizer, form.calls) if found else None
         return TextModel(
             tokenizer=files.tokenizer,
             template=template,

@@ -59,6 +59,8 @@ class TemplateSource:
 
     text: str
     origin: str
+    tools_text: str = ""
+    """Another template for conversations with tools, where the model has one."""
 
 
 def find_template(
@@ -90,20 +92,27 @@ def find_template(
         path = directory / "chat_template.jinja"
         if path.is_file():
             return TemplateSource(path.read_text(encoding="utf-8"), path.name)
-        text = _default_template(
-            read_json(directory / "tokenizer_config.json").get("chat_template")
+        found = read_json(directory / "tokenizer_config.json").get("chat_template")
+        named = found if isinstance(found, list) else [{"name": "default", "template": found}]
+        return _named_template(
+            {item.get("name"): item.get("template") for item in named}, "tokenizer_config.json"
         )
-        return TemplateSource(text, "tokenizer_config.json") if text else None
-    text = (metadata or {}).get("tokenizer.chat_template")
-    return TemplateSource(str(text), "GGUF metadata") if text else None
+    facts = metadata or {}
+    return _named_template(
+        {
+            "default": facts.get("tokenizer.chat_template"),
+            "tool_use": facts.get("tokenizer.chat_template.tool_use"),
+        },
+        "GGUF metadata",
+    )
 
 
-def _default_template(value: object) -> str:
-    """One template, or the one named default of several."""
-    if isinstance(value, list):
-        named = {item.get("name"): item.get("template") for item in value}
-        value = named.get("default")
-    return value if isinstance(value, str) else ""
+def _named_template(named: Mapping[Any, Any], origin: str) -> TemplateSource | None:
+    """The template named default, with the one for tools beside it."""
+    text, tools_text = named.get("default"), named.get("tool_use")
+    if not isinstance(text, str) or not text:
+        return None
+    return TemplateSource(text, origin, tools_text if isinstance(tools_text, str) else "")
 
 
 class ChatTemplate:
@@ -130,7 +139,10 @@ class ChatTemplate:
                 f"the chat template of {source.origin} does not compile: {error}"
             ) from None
         self.origin = source.origin
-        self.digest = hashlib.sha256(source.text.encode()).hexdigest()
+        both = source.text + source.tools_text
+        self.digest = hashlib.sha256(both.encode()).hexdigest()
+        for_tools = TemplateSource(source.tools_text, source.origin)
+        self._for_tools = ChatTemplate(for_tools, tokenizer, calls) if source.tools_text else None
         self._tokenizer = tokenizer
         self._calls = calls or JsonInTags()
         self._reads = meta.find_undeclared_variables(tree) - set(environment.globals)
@@ -145,7 +157,7 @@ class ChatTemplate:
             "pad_token": special.pad or "",
         }
         self._form = self._probe_form(tree, source.text)
-        self.reads_tools = self._probe_tools(tree)
+        self.reads_tools = self._for_tools is not None or self._probe_tools(tree)
         """Whether it has a place for tools; else they are described in the system message."""
 
     @property
@@ -162,6 +174,8 @@ class ChatTemplate:
             InvalidArgument: TEMPLATE_ERROR where the template fails or refuses,
                 UNSUPPORTED_OPTION for a variable that it never reads.
         """
+        if self._for_tools is not None and (conversation.tools or _has_calls(conversation)):
+            return self._for_tools.render(conversation)
         if not self._reads_calls and _has_calls(conversation):
             conversation = in_words(conversation, self._calls)
         if conversation.tools and not self.reads_tools:

@@ -137,6 +137,18 @@ class FunctionGemma(MarkedFormat):
         return dumps(value)
 
 
+class Gemma4(FunctionGemma):
+    """``<|tool_call>call:NAME{key:<|"|>text<|"|>,n:5}<tool_call|>``."""
+
+    name = "gemma4"
+    opener = "<|tool_call>"
+    closer = "<tool_call|>"
+    quote = '<|"|>'
+    openers = Markers("<|tool_call>")
+    markers = ("<|tool_call>", "<tool_call|>", '<|"|>')
+    trigger = "<|tool_call>"
+
+
 def _list_tag(item: Tag, schema: Mapping[str, Any]) -> Tag:
     """Items between commas, as many as the schema allows."""
     low, high = int(schema.get("minItems", 0)), int(schema.get("maxItems", -1))

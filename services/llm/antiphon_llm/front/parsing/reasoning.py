@@ -28,13 +28,14 @@ class ReasoningFormat:
             rendered: the template's text, with guards in what people wrote.
         """
         tail = rendered.rstrip()
-        if tail.endswith(self.start):
+        if tail.endswith(self.start.rstrip()):
             return "open"
         return "closed" if tail.endswith(self.end) else "possible"
 
 
 THINK = ReasoningFormat("think", "<think>", "</think>")
 MISTRAL_THINK = ReasoningFormat("mistral_think", "[THINK]", "[/THINK]")
+GEMMA_THOUGHT = ReasoningFormat("gemma_thought", "<|channel>thought\n", "<channel|>")
 HARMONY = ReasoningFormat("harmony", "<|channel|>analysis<|message|>", "<|end|>", channels=True)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from antiphon_llm.front.parsing import reasoning
 from antiphon_llm.front.parsing.base import CallFormat, Tools, read_text
 from antiphon_llm.front.parsing.deepseek import DeepSeekFenced, DeepSeekPlain
-from antiphon_llm.front.parsing.gemma import FunctionGemma
+from antiphon_llm.front.parsing.gemma import FunctionGemma, Gemma4
 from antiphon_llm.front.parsing.harmony import Harmony
 from antiphon_llm.front.parsing.json_calls import (
     BracketArray,
@@ -37,13 +37,20 @@ CALL_FORMATS: dict[str, CallFormat] = {
         LlamaList(),
         GemmaToolCode(),
         FunctionGemma(),
+        Gemma4(),
         Harmony(),
         DeepSeekFenced(),
         DeepSeekPlain(),
     )
 }
 REASONING_FORMATS: dict[str, ReasoningFormat] = {
-    format.name: format for format in (reasoning.THINK, reasoning.MISTRAL_THINK, reasoning.HARMONY)
+    format.name: format
+    for format in (
+        reasoning.THINK,
+        reasoning.MISTRAL_THINK,
+        reasoning.GEMMA_THOUGHT,
+        reasoning.HARMONY,
+    )
 }
 
 _CALL_SIGNS = (
@@ -53,6 +60,7 @@ _CALL_SIGNS = (
     (("[TOOL_CALLS]", "[ARGS]"), "mistral_named"),
     (("[TOOL_CALLS]",), "mistral_list"),
     (("<start_function_call>",), "function_gemma"),
+    (("<|tool_call>",), "gemma4"),
     (("<arg_key>",), "argument_xml"),
     (("<function=",), "function_xml"),
     (("<|tool_call|>",), "tagged_array"),
@@ -66,6 +74,7 @@ _CALL_SIGNS = (
 """Texts that stand in a template together, the telling ones first."""
 _REASONING_SIGNS = (
     ("<|channel|>analysis", "harmony"),
+    ("<|channel>thought", "gemma_thought"),
     ("[THINK]", "mistral_think"),
     ("<think>", "think"),
     ("</think>", "think"),
