@@ -18,6 +18,7 @@ from antiphon_llm.speculation.cells import CellMarks
 from transformers import Qwen3ForCausalLM
 
 from .drafting import (
+    SHAPE,
     VOCABULARY,
     Eagle3Reference,
     MtpReference,
@@ -35,15 +36,35 @@ from .drafting import (
 GREEDY = {"temperature": 0.0, "ignore_eos": True}
 
 
+def imitating(model: Any) -> MtpReference:
+    """Makes a target think in its last layer alone, and a head that has the same layer over the
+    same embeddings, disturbed a little by the hidden state: often right, not always."""
+    last, size = model.model.layers[-1], SHAPE["hidden_size"]
+    with torch.no_grad():
+        for layer in model.model.layers[:-1]:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        embedding = model.model.embed_tokens.weight
+        embedding.div_(embedding.pow(2).mean(dim=1, keepdim=True).sqrt())
+        reference = MtpReference(embedding.detach(), model.lm_head.weight.detach(), norms=True)
+        scale(reference, 5)
+        reference.layers[0].load_state_dict(last.state_dict())
+        reference.norm.weight.copy_(model.model.norm.weight)
+        reference.pre_fc_norm_embedding.weight.fill_(1.0)
+        reference.fc.weight.mul_(0.1)
+        reference.fc.weight[:, :size] = torch.eye(size)
+    return reference
+
+
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One target with an MTP head inside, and draft checkpoints for it."""
     root = tmp_path_factory.mktemp("drafters")
     model = target(root / "target", layers=4)
-    embedding, head = model.model.embed_tokens.weight.detach(), model.lm_head.weight.detach()
-    mtp = MtpReference(embedding, head, norms=True)
-    scale(mtp, 5)
-    add_tensors(root / "target", qwen_names(mtp))
+    head = imitating(model)
+    model.save_pretrained(root / "target")
+    add_tensors(root / "target", qwen_names(head))
+    embedding = model.model.embed_tokens.weight.detach()
     eagle = Eagle3Reference(embedding, torch.arange(VOCABULARY))
     scale(eagle, 6)
     save_eagle3(root / "eagle3", eagle)
@@ -74,7 +95,7 @@ def continuation(paths: dict[str, Path]) -> Callable[[list[int], int], list[int]
 
 
 def assert_continued(go_on: Callable[[list[int], int], list[int]], recorded: list[Any]) -> None:
-    assert len(recorded) > 5
+    assert len(recorded) > 3
     for row in recorded:
         assert len(row.drafts) == row.depth, row.request_id
     for row in recorded[:: 1 + len(recorded) // 40]:
@@ -239,8 +260,8 @@ def test_two_hundred_prompts_are_equal_byte_for_byte(
     plain = served(paths["target"], endpoint_type()).run(messages)
     engine = drafting(paths, endpoint_type(), drafter).run(messages)
     assert engine.tokens == plain.tokens
-    if drafter == "model":
-        assert 0.05 < engine.acceptance < 0.95
+    if drafter != "eagle3":
+        assert 0.1 < engine.acceptance < 0.95
     print(
         f"{drafter}: {engine.acceptance:.1%} of drafts accepted, {engine.steps} steps "
         f"for {plain.steps}"
