@@ -16,7 +16,11 @@ TOLERANCE = {
 
 
 def launch(
-    case: Case, arguments: Arguments, out: torch.Tensor | None = None, rows: slice = slice(None)
+    case: Case,
+    arguments: Arguments,
+    out: torch.Tensor | None = None,
+    rows: slice = slice(None),
+    shape: kernel.Shape | None = None,
 ) -> torch.Tensor:
     residual = arguments.residual
     return kernel.small_linear(
@@ -29,6 +33,7 @@ def launch(
         case.activation,
         None if residual is None else residual[rows],
         out,
+        shape,
     )
 
 
@@ -52,6 +57,23 @@ def test_small_linear(device: torch.device, case: Case, dtype: torch.dtype) -> N
     result = launch(case, arguments)
     assert result.dtype is dtype
     torch.testing.assert_close(result.float(), expected(case, arguments), **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if 1 < c.rows <= 8], ids=str)
+def test_a_few_rows_on_plain_multipliers(device: torch.device, case: Case) -> None:
+    """Norms, gates and residuals of each row are its own."""
+    for dtype in TOLERANCE:
+        arguments = build(case, dtype, device)
+        result = launch(case, arguments, shape=kernel.Shape(4, 128, 4))
+        torch.testing.assert_close(result.float(), expected(case, arguments), **TOLERANCE[dtype])
+
+
+def test_weights_may_be_asked_for_ahead(device: torch.device) -> None:
+    case = CASES[7]
+    arguments = build(case, torch.bfloat16, device)
+    plain = launch(case, arguments, shape=kernel.Shape(16, 128, 2, 3))
+    ahead = launch(case, arguments, shape=kernel.Shape(16, 128, 2, 3, ahead=16))
+    assert torch.equal(plain, ahead)
 
 
 @pytest.mark.parametrize("case", [CASES[4], CASES[7]], ids=str)

@@ -142,6 +142,16 @@ def _attend(
     return acc, peak, total
 
 
+@triton.jit
+def _chunk(query_start, context_len, row, chunk, CHUNK: tl.constexpr):
+    """(first query, queries, context) of a chunk of a row: as of a row of its own, which ends
+    with its last query's key."""
+    first = tl.load(query_start + row) + chunk * CHUNK
+    queries = tl.load(query_start + row + 1) - first
+    context = tl.load(context_len + row) - tl.maximum(queries - CHUNK, 0)
+    return first, tl.maximum(tl.minimum(queries, CHUNK), 0), context
+
+
 @triton.jit(do_not_specialize=["splits"])
 def decode(
     q, k_cache, v_cache, out, query_start, context_len, block_table, sinks,
@@ -155,8 +165,6 @@ def decode(
 ):  # fmt: skip
     """One part of the context of one (row, key head), for CHUNK of its queries and their heads.
 
-    Each of a row's CHUNKS pieces is a row of its own that ends with its last query's key.
-
     The pairs (query, head) of the group share every loaded key, so the cache is read once.
     The row's metadata is read before the wait: the kernel right before only makes q and this
     step's keys. Parts beyond a short context have nothing to do; the last of the others to
@@ -166,12 +174,8 @@ def decode(
     part = tl.program_id(1)
     piece = tl.program_id(2)
     row = piece // CHUNKS
-    skipped = piece % CHUNKS * CHUNK
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    first = tl.load(query_start + row) + skipped
-    queries = tl.load(query_start + row + 1) - first
-    context = tl.load(context_len + row) - tl.maximum(queries - CHUNK, 0)
-    queries = tl.maximum(tl.minimum(queries, CHUNK), 0)
+    first, queries, context = _chunk(query_start, context_len, row, piece % CHUNKS, CHUNK)
     begin, end, parts = _part_range(context, queries, window, part, splits, BLOCK_KEYS, WINDOW)
     pair = tl.arange(0, TILE)
     column = tl.arange(0, BLOCK_DIM)

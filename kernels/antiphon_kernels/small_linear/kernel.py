@@ -129,22 +129,32 @@ def linear_rows(
                 up = tl.load(up_place + begin, mask, other=0.0)
             up_acc = _add_products(up_acc, current, values, BLOCK_OUT, BLOCK_DEPTH)
     for row in tl.static_range(ROWS):
-        result = tl.sum(acc[row], axis=1)
-        opened = tl.sum(up_acc[row], axis=1)
-        if NORM:
-            inverse = tl.rsqrt(tl.sum(squares[row], axis=0) / depth + eps)
-            result *= inverse
-            opened *= inverse
+        _store_row(
+            tl.sum(acc[row], axis=1), tl.sum(up_acc[row], axis=1),
+            tl.rsqrt(tl.sum(squares[row], axis=0) / depth + eps) if NORM else 1.0,
+            bias, residual + row * residual_row, out + row * out_row, output, width,
+            ACTIVATION, BIAS, RESIDUAL,
+        )  # fmt: skip
+
+
+@triton.jit
+def _store_row(
+    result, opened, inverse, bias, residual, out, output, width,
+    ACTIVATION: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+):  # fmt: skip
+    """One row's outputs, with what follows the product."""
+    present = output < width
+    result *= inverse
+    if BIAS:
+        result += tl.load(bias + output, present, other=0.0).to(tl.float32)
+    if ACTIVATION != "":
+        opened *= inverse
         if BIAS:
-            result += tl.load(bias + output, present, other=0.0).to(tl.float32)
-        if ACTIVATION != "":
-            if BIAS:
-                opened += tl.load(bias + width + output, present, other=0.0).to(tl.float32)
-            result = activate(result, ACTIVATION) * opened
-        if RESIDUAL:
-            place = residual + row * residual_row + output
-            result += tl.load(place, present, other=0.0).to(tl.float32)
-        tl.store(out + row * out_row + output, result.to(out.dtype.element_ty), present)
+            opened += tl.load(bias + width + output, present, other=0.0).to(tl.float32)
+        result = activate(result, ACTIVATION) * opened
+    if RESIDUAL:
+        result += tl.load(residual + output, present, other=0.0).to(tl.float32)
+    tl.store(out + output, result.to(out.dtype.element_ty), present)
 
 
 @triton.jit
