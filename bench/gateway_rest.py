@@ -119,13 +119,13 @@ async def stream_cost(
     }
 
 
-async def stalled_reader_delay(streams: int = 64, tokens: int = 100) -> dict[str, float]:
+async def stalled_reader_delay(streams: int = 64, tokens: int = 60) -> dict[str, float]:
     """What one reader that takes nothing does to the gaps between the others' chunks.
 
     The streams bring 4 KB a step of 20 ms, so that the stalled reader's buffers are full soon.
 
     Returns:
-        The p99 of the gaps in ms, with and without it; the better of two interleaved runs each.
+        The p99 of the gaps in ms, with and without it; the best of five interleaved runs each.
     """
     backend, port = free_port(), free_port()
     found: dict[str, list[float]] = {"with_stalled": [], "without": []}
@@ -136,7 +136,7 @@ async def stalled_reader_delay(streams: int = 64, tokens: int = 100) -> dict[str
     ):
         wait_until_served(http)
         await chunk_gaps(port, streams, 10)
-        for name in ("without", "with_stalled") * 2:
+        for name in ("without", "with_stalled") * 5:
             if name == "without":
                 gaps = await chunk_gaps(port, streams - 1, tokens)
             else:

@@ -134,7 +134,7 @@ class MultiplexedGeneration:
     def add_text(self, choice: int, text: str, token_count: int) -> None:
         """Appends visible text, to the last event where that is plain text of the choice."""
         last = self._inbox[-1] if self._inbox else None
-        if isinstance(last, Delta) and last.choice == choice and last.is_plain:
+        if isinstance(last, Delta) and last.takes_text_of(choice):
             last.text += text
             last.token_count += token_count
             self._grow(len(text))

@@ -8,6 +8,9 @@ from enum import StrEnum
 from antiphon_core.errors import AntiphonError
 from msgspec import Struct, field
 
+MERGED_CHARACTERS = 4096
+"""Length from which a delta's text is not appended to."""
+
 
 class Role(StrEnum):
     """Who speaks in a chat message."""
@@ -230,8 +233,13 @@ class Delta(Struct):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it carries visible text and nothing else, so that it can be merged."""
+        """Whether it carries visible text and nothing else."""
         return not (self.reasoning or self.tool_calls or self.logprobs or self.token_ids)
+
+    def takes_text_of(self, choice: int) -> bool:
+        """Whether further visible text of a choice can be appended: each time copies what is
+        there, so a long text takes no more."""
+        return self.choice == choice and len(self.text) < MERGED_CHARACTERS and self.is_plain
 
 
 class FinishReason(StrEnum):

@@ -257,8 +257,7 @@ def _merge(former: GenerateEvent, event: GenerateEvent) -> bool:
     if (
         isinstance(former, Delta)
         and isinstance(event, Delta)
-        and former.choice == event.choice
-        and former.is_plain
+        and former.takes_text_of(event.choice)
         and event.is_plain
     ):
         former.text += event.text
