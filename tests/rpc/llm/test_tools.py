@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 import pytest_asyncio
-from antiphon.llm.v1 import chat_pb2, generate_pb2
+from antiphon.llm.v1 import chat_pb2, generate_pb2, llm_service_pb2
 from antiphon_core.errors import InvalidArgument
 from antiphon_core.rpc.streams import read_all
 from antiphon_llm.__main__ import engine_worker
@@ -165,6 +165,14 @@ async def test_an_answer_of_a_schema_or_a_call(llm: LlmBench) -> None:
             assert json.loads(found.text())["word"] in ("yes", "no")
         request.chat.tool_choice.mode = Choice.MODE_NONE
         assert json.loads((await asked(llm, request)).text())["word"] in ("yes", "no")
+
+
+async def test_tokenize_counts_what_generate_takes(llm: LlmBench) -> None:
+    request = question()
+    counted = await llm.stub.Tokenize(llm_service_pb2.TokenizeRequest(chat=request.chat))
+    found = await asked(llm, request)
+    assert len(counted.ids) == found.accepted[0].prompt_tokens
+    assert "get_weather" in counted.rendered
 
 
 async def test_a_cut_call_ends_with_length(llm: LlmBench) -> None:

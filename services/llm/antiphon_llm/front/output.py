@@ -125,8 +125,9 @@ def _bound(
 
 def _structural(form: OutputFormat, bound: Tag) -> Constraint:
     if form.reasoning is not None and not form.reasoning.channels:
-        # Models put a break behind the trace.
-        bound = tags.sequence(tags.optional(tags.text("\n\n")), bound)
+        # Models put breaks behind the trace.
+        breaks = tags.optional(tags.of_constraint("regex", r"\n{1,2}", 1))
+        bound = tags.sequence(breaks, bound)
     return Constraint(kind="structural_tag", source=tags.source(bound))
 
 
