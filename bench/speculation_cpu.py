@@ -17,6 +17,7 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from antiphon_core.logs import configure_logging
 from antiphon_llm.checkpoint import resolve
@@ -48,7 +49,7 @@ class Timing:
 class Engine:
     """An engine of this process; serves a workload to its end."""
 
-    def __init__(self, path: Path, threads: int, **fields: object) -> None:
+    def __init__(self, path: Path, threads: int, **fields: Any) -> None:
         config = EngineConfig(
             model_path=str(path), context_limit=1024, threads=threads, prefix_cache=False,
             **fields,
@@ -133,7 +134,7 @@ def measure(plain: Engine, drafting: Engine, workload: str, rows: int, ids: list
 
 def main() -> None:
     """Prints one JSON line for each workload and number of rows."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--model", default="smollm2-135m-instruct")
     options.add_argument("--depth", type=int, default=4)
     options.add_argument("--repeats", type=int, default=5)

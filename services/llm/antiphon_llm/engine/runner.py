@@ -130,6 +130,7 @@ class ForwardModel(Protocol):
         positions: torch.Tensor,
         meta: StepBatch,
         views: Sequence[LayerCache],
+        *,
         wanted: WantedRows | None = None,
     ) -> torch.Tensor:
         """Final hidden states (N, H) of the batch's tokens, or (R, H) of the wanted ones alone;
