@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -23,7 +24,7 @@ from antiphon_llm.messages import Sampling
 from antiphon_llm.sampler.draw import DrawRow, draw_windows
 from antiphon_llm.sampler.row import SamplerRow
 
-from bench import drafted_prompts, draw_statistics, speculation_cpu
+from bench import drafted_prompts, draw_statistics, speculation_cpu, structured
 from bench.divergence import english
 from bench.report import Report
 
@@ -33,6 +34,8 @@ VOCABULARY = 262_144
 DRAWN_ROWS = 4
 TURNS = 40
 COPY_REPEATS = 2
+SCHEMAS = 500
+SCHEMA_ROWS = 32
 MODEL = "smollm2-135m-instruct"
 
 
@@ -97,11 +100,29 @@ def copy(report: Report) -> None:
     report.add("ngram_idle_speed", min(timings["idle", rows].speed_up for rows in (1, 4)))
 
 
+def constrained(report: Report) -> None:
+    """Outputs under random schemas, 32 at a time, three models, with and without drafting."""
+    default = structured.default_model()
+    with tempfile.TemporaryDirectory() as folder:
+        models = (*structured.random_models(Path(folder), default), default)
+        outcomes = [
+            outcome
+            for model in models
+            for outcome in structured.valid(model, count=SCHEMAS, rows=SCHEMA_ROWS)
+        ]
+    raw = [asdict(outcome) for outcome in outcomes]
+    wrong = sum(outcome.invalid + outcome.failed for outcome in outcomes)
+    report.add("structured_wrong", wrong, raw)
+    report.add("structured_valid_or_cut", sum(item.valid + item.cut for item in outcomes))
+    report.add("structured_longest_blank", max(item.longest_blank for item in outcomes))
+
+
 MEASUREMENTS: dict[str, Callable[[Report], None]] = {
     "draws": draws,
     "cost": cost,
     "copy": copy,
     "drafts": drafts,
+    "constrained": constrained,
 }
 
 
