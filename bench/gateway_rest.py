@@ -138,7 +138,7 @@ async def stalled_reader_delay(streams: int = 64, tokens: int = 60) -> dict[str,
         await chunk_gaps(port, streams, 10)
         for name in ("without", "with_stalled") * 5:
             if name == "without":
-                gaps = await chunk_gaps(port, streams - 1, tokens)
+                gaps = await chunk_gaps(port, streams, tokens)
             else:
                 with stalled_reader(port, 100 * tokens):
                     gaps = await chunk_gaps(port, streams - 1, tokens)
