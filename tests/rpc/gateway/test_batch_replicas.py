@@ -116,3 +116,29 @@ async def test_a_batch_ends_with_its_key(pair: list[GatewayBench]) -> None:
         while await status() != "cancelled":
             await asyncio.sleep(0.05)
     assert (await storage.batches.get("t", batch_id)).completed < LINES
+
+
+@pytest.mark.parametrize("name", ["%00", "a%00b", "%ff", "x" * 5000, "'", "file-%27%20OR%201"])
+async def test_names_that_a_database_refuses_are_not_found(
+    pair: list[GatewayBench], name: str
+) -> None:
+    keys = pair[0].gateway.storage.keys
+    if await keys.find(digest_of("odd")) is None:
+        await keys.add(KeyRecord(digest_of("odd"), tenant="o", created_at=1))
+    headers = {"authorization": "Bearer odd"}
+    http = pair[0].http
+    for path in (f"/v1/files/{name}", f"/v1/files/{name}/content", f"/v1/batches/{name}"):
+        assert (await http.get(path, headers=headers)).status_code == 404, path
+    assert (await http.delete(f"/v1/files/{name}", headers=headers)).status_code == 404
+    assert (await http.post(f"/v1/batches/{name}/cancel", headers=headers)).status_code == 404
+    for path in ("/v1/files", "/v1/batches"):
+        assert (await http.get(f"{path}?after={name}", headers=headers)).status_code == 400
+    made = await http.post(
+        "/v1/files",
+        files={"file": ("a\0b", b"x")},
+        data={"purpose": "batch"},
+        headers=headers,
+    )
+    assert made.status_code in (200, 400)
+    body = {"input_file_id": "\0", "endpoint": "/v1/completions", "completion_window": "24h"}
+    assert (await http.post("/v1/batches", json=body, headers=headers)).status_code == 404

@@ -48,6 +48,7 @@ class Files:
     async def _upload(self, scope: Scope, receive: Receive, send: Send) -> None:
         gateway = gateway_of(scope)
         storage = storage_of(scope)
+        storage.store.require_available()
         async with storage.store.blobs.writer() as writer:
             chunks = body_chunks(receive)
             content_type = header(scope, b"content-type")
@@ -145,7 +146,7 @@ def _described(form: Form, writer: BlobWriter, limit: int) -> StoredFile:
     return StoredFile(
         id=new_object_id("file-"),
         tenant=current_principal().tenant,
-        filename=form.file.name[:_LONGEST_NAME],
+        filename=form.file.name.replace("\0", "")[:_LONGEST_NAME],
         purpose=purpose,
         bytes=writer.size,
         created_at=now,

@@ -10,6 +10,7 @@ from antiphon_core.errors import InvalidArgument
 
 from antiphon_gateway.http import Scope
 from antiphon_gateway.routes.common import gateway_of
+from antiphon_gateway.store.records import is_object_id
 
 if TYPE_CHECKING:
     from antiphon_gateway.store.storage import Storage
@@ -69,6 +70,6 @@ def cursor_of(query: dict[str, str], prefix: str) -> str:
         InvalidArgument: it is no id of this kind.
     """
     after = query.get("after", "")
-    if after and not after.startswith(prefix):
+    if after and not (after.startswith(prefix) and is_object_id(after)):
         raise InvalidArgument(f"after must be an id that begins with {prefix}", field="after")
     return after

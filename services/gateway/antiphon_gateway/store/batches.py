@@ -14,7 +14,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from antiphon_gateway.store.database import Store
 from antiphon_gateway.store.files import insert_file
-from antiphon_gateway.store.records import ACTIVE, Batch, BatchRecord, BatchStatus, StoredFile
+from antiphon_gateway.store.records import (
+    ACTIVE,
+    Batch,
+    BatchRecord,
+    BatchStatus,
+    StoredFile,
+    is_object_id,
+)
 from antiphon_gateway.store.schema import batch_rows, batches
 
 _PAGE_ROWS = 200
@@ -203,7 +210,9 @@ async def _batch_of(
     connection: AsyncConnection, tenant: str, batch_id: str, *, lock: bool = False
 ) -> Batch:
     query = select(batches).where(batches.c.id == batch_id, batches.c.tenant == tenant)
-    row = (await connection.execute(query.with_for_update() if lock else query)).first()
+    row = None
+    if is_object_id(batch_id):
+        row = (await connection.execute(query.with_for_update() if lock else query)).first()
     if row is None:
         raise NotFound(f"no batch {batch_id!r}", field="batch_id")
     return _batch(row)

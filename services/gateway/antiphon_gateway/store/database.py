@@ -124,6 +124,15 @@ class Store:
             await self._engine.dispose()
         self.is_available = False
 
+    def require_available(self) -> None:
+        """Asked before work whose result is to be kept.
+
+        Raises:
+            Unavailable: STORE_UNAVAILABLE.
+        """
+        if not self.is_available:
+            raise store_lost(self._detail)
+
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
         """A transaction, committed at the end of the block.
@@ -142,8 +151,8 @@ class Store:
 
     @asynccontextmanager
     async def _transaction(self, *, immediate: bool) -> AsyncIterator[AsyncConnection]:
-        if self._engine is None or not self.is_available:
-            raise store_lost(self._detail)
+        self.require_available()
+        assert self._engine is not None
         turn = self._writers if immediate and not self.is_shared else nullcontext()
         async with turn, self._answering(), self._engine.connect() as connection:
             # SQLite takes its write lock at the start: a later upgrade could fail as "locked".

@@ -11,7 +11,7 @@ from sqlalchemy import Select, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from antiphon_gateway.store.database import Store
-from antiphon_gateway.store.records import ACTIVE, StoredFile
+from antiphon_gateway.store.records import ACTIVE, StoredFile, is_object_id
 from antiphon_gateway.store.schema import batches, files
 
 
@@ -32,6 +32,8 @@ class FileTable:
         Raises:
             NotFound: the tenant has no such file, or it has expired.
         """
+        if not is_object_id(file_id):
+            raise file_not_found(file_id)
         async with self._store.read() as connection:
             row = (await connection.execute(_visible(tenant).where(files.c.id == file_id))).first()
         if row is None:
@@ -63,6 +65,8 @@ class FileTable:
             NotFound: the tenant has no such file.
             FailedPrecondition: IN_USE, a batch reads it.
         """
+        if not is_object_id(file_id):
+            raise file_not_found(file_id)
         using = select(batches.c.id).where(
             batches.c.input_file_id == file_id, batches.c.status.in_(ACTIVE)
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from enum import StrEnum
@@ -90,6 +91,14 @@ class Batch(Struct):
         """Moves to a status and notes the time, the first time."""
         self.status = status
         self.record.times.setdefault(status, int(time.time()))
+
+
+_ID_FORM = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def is_object_id(text: str) -> bool:
+    """Whether the text can be an id; databases refuse some characters that clients may send."""
+    return _ID_FORM.fullmatch(text) is not None
 
 
 def new_object_id(prefix: str) -> str:
