@@ -10,6 +10,7 @@ import pytest
 from antiphon_cli.commands.keys import app
 from antiphon_core.errors import AntiphonError
 from antiphon_gateway.identity.keys import KeyRecord, digest_of
+from antiphon_gateway.quota.usage import UsageKey, Used
 from antiphon_gateway.store.settings import StoreSettings
 from antiphon_gateway.store.storage import Storage
 from typer.testing import CliRunner, Result
@@ -56,6 +57,20 @@ def test_a_key_from_its_making_to_its_end(config: Path) -> None:
     assert record is not None and record.revoked_at is not None
     again = run(config, "revoke", digest_of(key)[:12])
     assert isinstance(again.exception, AntiphonError)
+
+
+def test_the_account_of_a_day(config: Path) -> None:
+    async def charge() -> None:
+        storage = Storage(StoreSettings(directory=config.parent / "store"))
+        await storage.store.open()
+        place = UsageKey("2026-01-02", "acme", "abc", "small")
+        await storage.quotas.add_usage({place: Used(3, 1234, 5, 77, 1.25)})
+        await storage.close()
+
+    asyncio.run(charge())
+    shown = run(config, "usage", "--day", "2026-01-02").stdout
+    assert all(text in shown for text in ("acme", "abc", "small", "1234", "77", "1.2"))
+    assert "acme" not in run(config, "usage").stdout
 
 
 @pytest.mark.parametrize(

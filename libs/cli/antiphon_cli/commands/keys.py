@@ -21,6 +21,7 @@ from antiphon_cli.suite.settings import EdgeSettings
 if TYPE_CHECKING:
     from antiphon_gateway.identity.keys import KeyRecord
     from antiphon_gateway.store.keys import KeyTable
+    from antiphon_gateway.store.storage import Storage
 
 Result = TypeVar("Result")
 _SHORTEST_ID = 8
@@ -116,8 +117,29 @@ def revoke(
     typer.echo(f"key {key_id} revoked", err=True)
 
 
+@app.command()
+def usage(
+    day: Annotated[str, typer.Option(help="YYYY-MM-DD in UTC; today by default.")] = "",
+    config: ConfigFile = None,
+) -> None:
+    """Show what was used on a day, by tenant, key and model."""
+    from antiphon_gateway.quota.usage import today
+
+    rows = _with_storage(config, lambda storage: storage.quotas.usage_of(day or today()))
+    table = Table("tenant", "key", "model", "requests", "prompt", "cached", "output", "audio s")
+    for place, used in rows:
+        counts = (used.requests, used.prompt_tokens, used.cached_tokens, used.output_tokens)
+        audio = f"{used.audio_seconds:.1f}"
+        table.add_row(place.tenant, place.key_id, place.model, *map(str, counts), audio)
+    Console().print(table)
+
+
 def _with_keys(config: Path | None, work: Callable[[KeyTable], Awaitable[Result]]) -> Result:
-    """Runs the work on the keys of the configured store, or of the suite's own."""
+    return _with_storage(config, lambda storage: work(storage.keys))
+
+
+def _with_storage(config: Path | None, work: Callable[[Storage], Awaitable[Result]]) -> Result:
+    """Runs the work on the configured store, or on the suite's own."""
     from antiphon_core.logs import configure_logging
     from antiphon_gateway.config import GatewaySettings
     from antiphon_gateway.store.settings import StoreSettings
@@ -133,7 +155,7 @@ def _with_keys(config: Path | None, work: Callable[[KeyTable], Awaitable[Result]
         storage = Storage(settings)
         try:
             await storage.store.open()
-            return await work(storage.keys)
+            return await work(storage)
         finally:
             await storage.close()
 
