@@ -119,7 +119,7 @@ class Engine:
     """A loop over the fake model, driven step by step."""
 
     def __init__(self, *, drafter: Drafter | None = None, draft_depth: int = 0,
-                 **settings: int) -> None:  # fmt: skip
+                 residual: bool = False, **settings: int) -> None:  # fmt: skip
         values = {
             "max_rows": 4, "step_tokens": 16, "prefill_chunk": 8, "entry_tokens": 4,
             "queue_limit": 32, "entries": 64, "context_limit": 64,
@@ -155,7 +155,9 @@ class Engine:
             draft_depth=draft_depth,
             drafter=drafter,
         )
-        self.speculation = Speculation(drafter, depth=draft_depth) if drafter else None
+        self.speculation = (
+            Speculation(drafter, depth=draft_depth, residual=residual) if drafter else None
+        )
         served = ServedModel(VOCABULARY, context_limit, frozenset({END}), draft_depth)
         self.loop: EngineLoop = assemble_loop(
             self.endpoint, self.scheduler, self.runner, served, overlap_depth=depth,

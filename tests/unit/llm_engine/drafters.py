@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 from antiphon_llm.engine.plan import StepPlan
 from antiphon_llm.engine.request import Request
 from antiphon_llm.engine.runner import StepResult
+from antiphon_llm.sampler.philox import NoiseClass, gumbel_noise_all
 from antiphon_llm.speculation.drafter import Proposal
 
 MAX_DEPTH = 7
@@ -78,3 +81,26 @@ class Coin(Oracle):
             token if chance.random() < 0.7 else chance.randrange(self._vocabulary)
             for token in right
         ]
+
+
+class Sampled(Oracle):
+    """Draws its drafts from one distribution, whatever the text, and tells it."""
+
+    name = "sampled"
+
+    def __init__(self, q: Sequence[float]) -> None:
+        super().__init__({})
+        self._q = np.array(q, dtype=np.float32)
+
+    def draft(self, requests: Sequence[Request], depth: int) -> Proposal:
+        q = torch.from_numpy(np.tile(self._q, (len(requests), depth, 1)))
+        return Proposal([self._propose(request, depth) for request in requests], q)
+
+    def _propose(self, request: Request, depth: int) -> list[int]:
+        assert request.sampler is not None
+        tokens = []
+        for place in range(depth):
+            key = request.sampler.noise_key(len(request.tokens) + place)
+            noise = gumbel_noise_all(replace(key, noise_class=NoiseClass.DRAFT), len(self._q))
+            tokens.append(int((np.log(self._q) + noise).argmax()))
+        return tokens

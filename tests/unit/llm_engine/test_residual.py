@@ -7,6 +7,7 @@ the draw itself is compared with them key by key.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -27,6 +28,9 @@ from antiphon_llm.speculation.accept import (
     residual,
     uniform_of_words,
 )
+
+from .conftest import VOCABULARY, next_token
+from .drafters import Sampled
 
 KEYS = 200_000
 FAMILY_ALPHA = 1e-6
@@ -194,7 +198,7 @@ def dropped_by_value(noise, position, p, q, drafts):
 def test_planted_faults_are_found(fault: Check) -> None:
     target, drafter = table("random", 8, 1), table("random", 8, 2)
     found = [
-        p_value(run(target, drafter, keys=KEYS, depth=depth, check=fault), target)
+        p_value(run(target, drafter, keys=KEYS // 2, depth=depth, check=fault), target)
         for depth in (1, 2)
     ]
     assert min(found) < FAMILY_ALPHA / len(CASES)
@@ -263,3 +267,60 @@ def test_the_draw_does_what_the_functions_say(knobs: dict[str, float]) -> None:
         assert [one.token for one in drawn] == expected
         outcomes.add(len(expected))
     assert outcomes == {1, 2, 3, 4}
+
+
+def test_the_engine_s_output_has_the_target_s_distribution(engine_type) -> None:
+    """Two tokens behind the prompt's first, by drafts of which most are refused or replaced."""
+    prompt, knobs = [1, 2, 3], {"temperature": 3.0, "top_k": 4}
+    engine = engine_type(
+        drafter=Sampled([0.4, 0.3, 0.1, 0.1, 0.1]), draft_depth=2, residual=True,
+        max_rows=16, step_tokens=96, queue_limit=5000, overlap_depth=1,
+    )  # fmt: skip
+    requests = 1500
+    for number in range(requests):
+        engine.submit(f"r{number}", prompt, seed=number, max_tokens=4, **knobs)
+    engine.run()
+    joint: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        joint = {
+            (*before, token): share * p
+            for before, share in joint.items()
+            for token, p in enumerate(fake_distribution([*prompt, *before]))
+            if p
+        }
+    seen = Counter(tuple(tokens[:3]) for tokens in engine.outputs.values())
+    assert not set(seen) - set(joint)
+    statistic = sum(
+        (seen[tokens] - requests * share) ** 2 / (requests * share)
+        for tokens, share in joint.items()
+    )
+    halves = torch.tensor([(len(joint) - 1) / 2, statistic / 2], dtype=torch.float64)
+    assert float(torch.special.gammaincc(halves[0], halves[1])) > 1e-4
+    telemetry = engine.speculation.telemetry
+    assert 0.2 < telemetry.accepted / telemetry.proposed < 0.8
+
+
+def fake_distribution(history: list[int]) -> np.ndarray:
+    """fp64 (V) of the fake model's next token at temperature 3 among the four best."""
+    scores = (-np.arange(VOCABULARY, dtype=np.float32) / VOCABULARY).copy()
+    scores[next_token(history)] = 3.0
+    scores /= np.float32(3.0)
+    return distribution(scores, surviving_ids(scores, top_k=4, top_p=1.0, min_p=0.0))
+
+
+def test_a_seed_of_the_caller_s_keeps_the_plain_text(engine_type) -> None:
+    def outputs(**fields: object) -> dict[str, list[int]]:
+        engine = engine_type(max_rows=8, step_tokens=48, queue_limit=100, **fields)
+        for number in range(40):
+            engine.submit(
+                f"r{number}", [number, 5], seed=number, seeded=number % 2 == 0, max_tokens=12,
+                temperature=0.0 if number % 3 == 0 else 3.0,
+            )  # fmt: skip
+        engine.run()
+        return engine.outputs
+
+    plain = outputs()
+    drafted = outputs(drafter=Sampled([0.25] * 4), draft_depth=3, residual=True)
+    bound = {f"r{number}" for number in range(40) if number % 2 == 0 or number % 3 == 0}
+    assert {name: plain[name] for name in bound} == {name: drafted[name] for name in bound}
+    assert sum(plain[name] != drafted[name] for name in set(plain) - bound) > 5
