@@ -17,6 +17,7 @@ from fake_backends import WORDS, LlmScript, SpeechScript
 from gateway_bench import GatewayBench
 from openai import AsyncOpenAI
 from support.waiting import until
+from websockets.asyncio.client import connect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,6 +28,7 @@ LIMITS = {
     "tokens": {"tokens_per_second": 100},
     "daily": {"tokens_per_day": 60},
     "audio": {"audio_seconds_per_day": 0.02},
+    "one socket": {"tokens_per_second": 100},
     "free": {},
 }
 
@@ -203,3 +205,25 @@ async def test_audio_seconds_of_a_day(limited: GatewayBench) -> None:
     assert (second.status_code, second.json()["error"]["code"]) == (429, "insufficient_quota")
     assert len(limited.fakes.vocoder.calls.requests) == calls
     assert (await used(limited, "audio", "joe")).audio_seconds == pytest.approx(0.03)
+
+
+async def test_a_response_over_a_socket_is_metered(limited: GatewayBench) -> None:
+    url = limited.url.replace("http", "ws") + "/v1/realtime?model=small"
+    headers = {"authorization": "Bearer one socket"}
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
+    ask = {"type": "response.create", "response": {"output_modalities": ["text"]}}
+    outcomes = []
+    async with connect(url, additional_headers=headers) as socket:
+        await socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
+        for most in (10, 5000):
+            ask["response"]["max_output_tokens"] = most
+            await socket.send(json.dumps(ask))
+            async with asyncio.timeout(10):
+                while (event := json.loads(await socket.recv()))["type"] != "response.done":
+                    assert event["type"] != "error", event
+            outcomes.append(event["response"])
+    assert [outcome["status"] for outcome in outcomes] == ["completed", "failed"]
+    error = outcomes[1]["status_details"]["error"]
+    assert "rate_limit" in error["code"] or "rate_limit" in error["type"]
+    spent = await used(limited, "one socket", "org/small-model")
+    assert spent.requests == 1 and spent.output_tokens == len(WORDS)
