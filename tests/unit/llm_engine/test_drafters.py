@@ -208,6 +208,33 @@ def test_a_target_that_drafts_for_itself_keeps_to_its_constraints(
 DRAFTERS = ["model", "mtp", "eagle3"]
 
 
+@pytest.mark.parametrize("drafter", ["itself", "model", "mtp", "eagle3"])
+def test_residual_acceptance_leaves_greedy_text_and_seeds_alone(
+    paths: dict[str, Path], endpoint_type: Any, drafter: str
+) -> None:
+    """A target that drafts for itself gives each draft the very probability that it has."""
+    greedy = submits(8, sampled=0.0, ignore_eos=True)
+    seeded = submits(8, sampled=1.0, seed=5, ignore_eos=True, seeded=True)
+    free = submits(8, sampled=1.0, seed=6, ignore_eos=True)
+    named = [
+        Submit(f"{kind}{item.request_id}", item.prompt_ids, item.sampling)
+        for kind, items in (("g", greedy), ("s", seeded), ("f", free))
+        for item in items
+    ]
+    if drafter == "itself":
+        paths, drafter = {**paths, "model": paths["target"]}, "model"
+    itself = paths["model"] == paths["target"]
+    plain = served(paths["target"], endpoint_type()).run(named)
+    engine = drafting(paths, endpoint_type(), drafter, draft_accept="residual").run(named)
+    for name, tokens in plain.tokens.items():
+        assert name[0] == "f" or engine.tokens[name] == tokens, name
+    assert any(engine.tokens[name] != plain.tokens[name] for name in plain.tokens)
+    free_ends = [end for name, end in engine.ends.items() if name[0] == "f"]
+    assert sum(end.accepted_drafts + end.rejected_drafts for end in free_ends) > 50
+    if itself:
+        assert engine.rejected == 0
+
+
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("overlap_depth", [0, 1])
 def test_drafting_changes_no_token(

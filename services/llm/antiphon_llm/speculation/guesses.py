@@ -22,12 +22,15 @@ from antiphon_llm.sampler.filters import surviving_ids
 from antiphon_llm.sampler.philox import NoiseClass
 from antiphon_llm.sampler.row import SamplerRow
 
+from .accept import distribution
+
 
 class Guesses:
     """Draws the next draft of each row.
 
     Args:
-        residual: drafts are for residual acceptance.
+        residual: where drafts are for residual acceptance, most rows, their depth and V: so much
+            fp32 host memory is taken for their distributions.
         on_device: the logits lie elsewhere than in host memory: rows that only want the largest
             one find it there, the others' are copied.
 
@@ -35,8 +38,14 @@ class Guesses:
         copied: rows whose logits were copied to the host.
     """
 
-    def __init__(self, *, residual: bool, on_device: bool = False) -> None:
-        self._residual = residual
+    def __init__(
+        self,
+        *,
+        residual: tuple[int, int, int] | None,
+        on_device: bool = False,
+    ) -> None:
+        self._residual = residual is not None
+        self._q = None if residual is None else torch.zeros(residual)
         self._on_device = on_device
         self.copied = 0
 
@@ -45,10 +54,10 @@ class Guesses:
         """Rows that could not be drawn where their logits are, by name."""
         return {"draft: drawn on the host": self.copied} if self.copied else {}
 
-    @property
-    def residual(self) -> bool:
-        """Whether ``draw`` fills in distributions."""
-        return self._residual
+    def distributions(self, rows: int, depth: int) -> torch.Tensor | None:
+        """Zeroed fp32 (rows, depth, V) for ``draw`` to fill, valid until the next call; None where
+        acceptance needs none."""
+        return None if self._q is None else self._q[:rows, :depth].zero_()
 
     def draw(
         self,
@@ -107,16 +116,14 @@ class Guesses:
                 source = replace(source, noise_class=NoiseClass.DRAFT)
             token = pick(scores, sampler, source)
         if q is not None:
-            _distribution(scores, sampler, best, q)
+            _fill(q, scores, sampler, best)
         return token
 
 
-def _distribution(scores: np.ndarray, sampler: SamplerRow, best: int, q: np.ndarray) -> None:
+def _fill(q: np.ndarray, scores: np.ndarray, sampler: SamplerRow, best: int) -> None:
     """Fills zeroed ``q`` with the probabilities that a draw from ``scores`` has."""
     if not sampler.noisy:
         q[best] = 1.0
         return
-    ids = surviving_ids(scores, top_k=sampler.top_k, top_p=sampler.top_p, min_p=sampler.min_p)
-    kept = slice(None) if ids is None else ids
-    weights = np.exp(scores[kept] - scores[best], dtype=np.float64)
-    q[kept] = weights / weights.sum()
+    kept = surviving_ids(scores, top_k=sampler.top_k, top_p=sampler.top_p, min_p=sampler.min_p)
+    q[:] = distribution(scores, kept)

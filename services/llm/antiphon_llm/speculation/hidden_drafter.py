@@ -120,7 +120,9 @@ class HiddenDrafter:
         self._first_spare = (pool.entries + 1) * self._unit
         self._marks = CellMarks(tables)
         self._on_device = head.device.type != "cpu"
-        self._guesses = Guesses(residual=limits.residual, on_device=self._on_device)
+        self._guesses = Guesses(
+            residual=limits.distributions(vocabulary), on_device=self._on_device
+        )
         self._unrecorded = 0
         sizes = _input_sizes(limits, tables.context_limit)
         self._inputs = DraftInputs(**sizes, block_tokens=1, device=head.device)
@@ -157,9 +159,7 @@ class HiddenDrafter:
                 self.counters["draft: hidden state not seen"] += 1
             else:
                 rows.append(_Row(place, request, room))
-        q = None
-        if self._guesses.residual:
-            q = torch.zeros((len(requests), depth, self._logits.shape[1]))
+        q = self._guesses.distributions(len(requests), depth)
         if rows:
             self._chain(rows, q)
         tokens: list[list[int]] = [[] for _ in requests]
@@ -362,6 +362,7 @@ def predict_bytes(
     return (
         DraftInputs.predict_bytes(**_input_sizes(limits, context_limit))
         + limits.max_rows * vocabulary * torch.float32.itemsize
+        + limits.distribution_bytes(vocabulary)
         + head.work_bytes
         + spare_bytes(head_fields(head, limits))
     )

@@ -20,6 +20,14 @@ class DraftLimits:
     residual: bool = False
     """Proposals carry the distributions that residual acceptance needs."""
 
+    def distributions(self, vocabulary: int) -> tuple[int, int, int] | None:
+        """Sizes of the drafts' distributions, where acceptance needs them."""
+        return (self.max_rows, self.depth, vocabulary) if self.residual else None
+
+    def distribution_bytes(self, vocabulary: int) -> int:
+        """Host memory that they take."""
+        return self.max_rows * self.depth * vocabulary * 4 if self.residual else 0
+
     @property
     def spare_entries(self) -> int:
         """Spare blocks of one row: its guesses begin at one's start."""

@@ -104,7 +104,9 @@ class ModelDrafter:
         self._first_spare = pool.entries + 1
         self._marks = CellMarks(tables)
         self._on_device = model.device.type != "cpu"
-        self._guesses = Guesses(residual=limits.residual, on_device=self._on_device)
+        self._guesses = Guesses(
+            residual=limits.distributions(vocabulary), on_device=self._on_device
+        )
         self._unrecorded = 0
         self._inputs = DraftInputs(
             **_input_sizes(limits, tables.width),
@@ -150,9 +152,7 @@ class ModelDrafter:
                 rows.append(_Row(place, request, room, []))
             else:
                 self.counters["draft: no context left"] += 1
-        q = None
-        if self._guesses.residual:
-            q = torch.zeros((len(requests), depth, self._logits.shape[1]))
+        q = self._guesses.distributions(len(requests), depth)
         if rows:
             self._catch_up(rows)
             self._guess(rows, q)
@@ -367,6 +367,7 @@ def predict_bytes(model: Decoder, limits: DraftLimits, context_limit: int, vocab
     return (
         DraftInputs.predict_bytes(**_input_sizes(limits, width))
         + limits.max_rows * (vocabulary + narrow) * torch.float32.itemsize
+        + limits.distribution_bytes(vocabulary)
         + limits.max_rows * model.spec.hidden_size * model.dtype.itemsize
         + model.workspace.predict_bytes(limits.chunk_tokens)
         + spare_bytes(draft_fields(model, limits))
