@@ -157,6 +157,18 @@ def test_a_call_behind_a_trace() -> None:
     assert list(dict.fromkeys(states)) == ["content", "reasoning", "call"]
 
 
+def test_a_call_may_end_a_trace() -> None:
+    text = 'Need it.<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    for chunks in ([text], list(text)):
+        parser = THINK.parser(TOOLS, "open", trace_openers=("<tool_call>",))
+        pieces = [piece for chunk in chunks for piece in parser.push(chunk)]
+        assert merged([*pieces, *parser.finish()]) == [
+            Thought("Need it."), CallOpened("now"), Arguments("{}"), CallClosed(),
+        ]  # fmt: skip
+    parser = THINK.parser(TOOLS, "open")
+    assert merged([*parser.push(text), *parser.finish()]) == [Thought(text)]
+
+
 def test_harmony_channels() -> None:
     text = (
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary"

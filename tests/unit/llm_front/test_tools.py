@@ -19,6 +19,8 @@ from antiphon_llm.front.events import Delta
 from antiphon_llm.front.generation_config import SamplingDefaults
 from antiphon_llm.front.model import TextModel, WeightFacts, load_text_model
 from antiphon_llm.front.output import OutputPlan, plan_output
+from antiphon_llm.front.parsing.json_calls import JsonInTags
+from antiphon_llm.front.parsing.reader import Markers
 from antiphon_llm.front.parsing.reasoning import Opening
 from antiphon_llm.front.parsing.registry import choose
 from antiphon_llm.front.requests import (
@@ -256,6 +258,26 @@ async def test_the_prompt_tells_where_a_trace_stands(smollm: Tokenizer) -> None:
         with pytest.raises(InvalidArgument) as caught:
             planned(model, budgeted)
         assert caught.value.field == "chat.thinking_budget"
+
+
+def test_a_call_whose_beginning_is_a_token_may_end_a_trace(smollm: Tokenizer) -> None:
+    text = text_model(QWEN, smollm)
+    options = ToolOptions([NOW], "auto")
+    plan = planned(text, chat(options), "open")
+    assert plan.reasoning is not None
+    assert (plan.reasoning.opener_ids, plan.trace_openers) == ([], ())
+    form = replace(text.format, calls=Whispered())
+    plan = planned(replace(text, format=form), chat(options), "open")
+    assert plan.reasoning is not None
+    assert (plan.reasoning.opener_ids, plan.trace_openers) == ([1], ("<|im_start|>",))
+    plan = planned(replace(text, format=form), chat(ToolOptions()), "open")
+    assert plan.reasoning is not None and not plan.reasoning.opener_ids
+
+
+class Whispered(JsonInTags):
+    """JSON behind a control token of the small model's."""
+
+    openers = Markers("<|im_start|>")
 
 
 def outcome(plan: OutputPlan, smollm: Tokenizer, text: str, reason: str) -> tuple[list[Delta], str]:

@@ -75,6 +75,12 @@ class TextModel:
         found = map(self.tokenizer.token_id, self.format.markers())
         return frozenset(index for index in found if index in self.tokenizer.control_ids)
 
+    @cached_property
+    def opener_ids(self) -> dict[str, int]:
+        """Beginnings of calls that are tokens of their own, in the vocabulary's added part."""
+        found = {text: self.tokenizer.added_id(text) for text in self.format.calls.opening_texts}
+        return {text: index for text, index in found.items() if index is not None}
+
     def vocabulary(self) -> list[bytes]:
         """The bytes of each token as the output's parser sees it: none for control tokens but
         those that it reads."""

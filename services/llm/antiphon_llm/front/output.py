@@ -28,6 +28,8 @@ class OutputPlan:
     format: OutputFormat | None = None
     tools: Tools = field(default_factory=dict)
     opening: Opening = "closed"
+    trace_openers: Sequence[str] = ()
+    """Beginnings of calls that end a reasoning trace."""
     shown: frozenset[int] = frozenset()
     """Control tokens that the parser reads."""
     constraint: Constraint | None = None
@@ -36,7 +38,9 @@ class OutputPlan:
 
     def parser(self) -> OutputParser | None:
         """A parser for one output; None where there is nothing to parse."""
-        return None if self.format is None else self.format.parser(self.tools, self.opening)
+        if self.format is None:
+            return None
+        return self.format.parser(self.tools, self.opening, trace_openers=self.trace_openers)
 
 
 PLAIN = OutputPlan()
@@ -63,14 +67,17 @@ def plan_output(
     if not isinstance(request.input, ChatInput):
         return OutputPlan(constraint=constraint, notes=notes)
     chat, form = request.input, text.format
-    reasoning = _reasoning(chat, text, opening)
     offered = offered_tools(chat.tools)
+    # Some models call from inside their trace, without closing it.
+    openers = text.opener_ids if offered.specs else {}
+    reasoning = _reasoning(chat, text, opening, list(openers.values()))
     if not offered.specs and form.reasoning is None:
         return OutputPlan(constraint=constraint, notes=notes)
     return OutputPlan(
         format=form,
         tools={spec.name: spec for spec in offered.specs},
         opening=opening,
+        trace_openers=tuple(openers),
         shown=text.marker_ids,
         constraint=_bound(chat.tools, offered, form, constraint, whitespace),
         reasoning=reasoning,
@@ -78,7 +85,9 @@ def plan_output(
     )
 
 
-def _reasoning(chat: ChatInput, text: TextModel, opening: Opening) -> Reasoning | None:
+def _reasoning(
+    chat: ChatInput, text: TextModel, opening: Opening, opener_ids: list[int]
+) -> Reasoning | None:
     form, budget = text.format.reasoning, chat.thinking_budget
     if form is None or opening == "closed":
         if budget is not None:
@@ -95,6 +104,7 @@ def _reasoning(chat: ChatInput, text: TextModel, opening: Opening) -> Reasoning 
         end_ids=list(end),
         open=opening == "open",
         budget=-1 if budget is None else budget,
+        opener_ids=opener_ids,
     )
 
 

@@ -135,6 +135,11 @@ class Tokenizer:
         """The id of a token by its exact content."""
         return self._fast.token_to_id(token)
 
+    def added_id(self, token: str) -> int | None:
+        """The id of a token that stands for itself wherever its text does, if there is one."""
+        index = self.token_id(token)
+        return index if index in self._added else None
+
     def _read_bytes(self, token_id: int) -> bytes:
         added = self._added.get(token_id)
         if added is not None:

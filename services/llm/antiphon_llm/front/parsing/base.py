@@ -36,6 +36,11 @@ class CallFormat(ABC):
     markers: ClassVar[Sequence[str]] = ()
     """Strings that may be control tokens of the model and must reach the parser as text."""
 
+    @property
+    def opening_texts(self) -> Sequence[str]:
+        """How a call may begin in the middle of a text."""
+        return ()
+
     wraps_answers: ClassVar[bool] = False
     """Whether an answer stands between markers, so that a constraint on it must, too."""
 
@@ -83,6 +88,10 @@ class MarkedFormat(CallFormat):
     def __init__(self) -> None:
         first = (*(self.openers.texts if self.openers else ()), *self.bare)
         self._first = Markers(*first)
+
+    @property
+    def opening_texts(self) -> Sequence[str]:
+        return self.openers.texts if self.openers else ()
 
     def read(self, reader: Reader, tools: Tools) -> Steps:
         """Reads content and calls to the end of the output."""

@@ -187,6 +187,11 @@ class Reader:
                 return ""
         return self._text[self._at]
 
+    def unread(self, text: str) -> None:
+        """Puts consumed text back; outside of calls."""
+        self._text = text + self._text[self._at :]
+        self._at = 0
+
     def rest(self) -> str:
         """Consumes the text at hand."""
         return self._take(self._limit())

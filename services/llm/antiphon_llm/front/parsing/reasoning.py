@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,8 +40,14 @@ GEMMA_THOUGHT = ReasoningFormat("gemma_thought", "<|channel>thought\n", "<channe
 HARMONY = ReasoningFormat("harmony", "<|channel|>analysis<|message|>", "<|end|>", channels=True)
 
 
-def read_trace(reader: Reader, form: ReasoningFormat, opening: Opening) -> Steps:
-    """Reads the trace with which an output begins, if it does; unclosed, it is all of it."""
+def read_trace(
+    reader: Reader, form: ReasoningFormat, opening: Opening, openers: Sequence[str]
+) -> Steps:
+    """Reads the trace with which an output begins, if it does; unclosed, it is all of it.
+
+    Args:
+        openers: beginnings of calls that close a trace, too, and are left to be read.
+    """
     if opening == "closed":
         return False
     if opening == "possible":
@@ -50,8 +57,11 @@ def read_trace(reader: Reader, form: ReasoningFormat, opening: Opening) -> Steps
             return False
     reader.state = "reasoning"
     yield from reader.space()
-    if not (yield from reader.until(Markers(form.end), reader.thought)):
+    end = yield from reader.until(Markers(form.end, *openers), reader.thought)
+    if not end:
         return True
+    if end != form.end:
+        reader.unread(end)
     reader.state = "content"
     yield from reader.space()
     return True

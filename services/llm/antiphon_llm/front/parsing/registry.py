@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from antiphon_llm.front.parsing import reasoning
@@ -97,24 +98,32 @@ class OutputFormat:
         return (*self.calls.markers, *trace)
 
     def parser(
-        self, tools: Tools, opening: Opening = "closed", *, reader: Reader | None = None
+        self,
+        tools: Tools,
+        opening: Opening = "closed",
+        *,
+        trace_openers: Sequence[str] = (),
+        reader: Reader | None = None,
     ) -> OutputParser:
         """A parser for one output.
 
         Args:
             tools: offered, by name; without any, text that looks like a call is content.
             opening: where the output begins.
+            trace_openers: beginnings of calls that end a reasoning trace.
             reader: another than a fresh one with the usual limits.
         """
         reader = reader or Reader()
-        return OutputParser(reader, self._steps(reader, tools, opening))
+        return OutputParser(reader, self._steps(reader, tools, opening, trace_openers))
 
-    def _steps(self, reader: Reader, tools: Tools, opening: Opening) -> Steps:
+    def _steps(
+        self, reader: Reader, tools: Tools, opening: Opening, openers: Sequence[str]
+    ) -> Steps:
         form = self.reasoning
         if form is not None and form.channels:
             return (yield from self.calls.read(reader, tools))
         if form is not None:
-            yield from read_trace(reader, form, opening)
+            yield from read_trace(reader, form, opening, openers)
         return (yield from (self.calls.read(reader, tools) if tools else read_text(reader)))
 
 
