@@ -13,6 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 from unittest import mock
 
 import antiphon_nn.layers as layers
@@ -20,9 +21,11 @@ import torch
 from antiphon_kernels.small_linear import kernel
 from antiphon_kernels.small_linear.kernel import Shape
 from antiphon_llm.engine.cuda.graphs import DecodeShape
+from antiphon_llm.engine.speculating import Speculation
 
 from bench import gpu_engine
 from bench.gpu_engine import SAMPLINGS, Bench
+from bench.scripted_drafter import Scripted
 
 DEPTH = 4
 WIDE = 8192
@@ -92,6 +95,40 @@ def profile(bench: Bench, width: int) -> None:
     print(trace.key_averages().table(sort_by="self_cuda_time_total", row_limit=16), flush=True)
 
 
+def timed(owner: object, name: str, totals: dict[str, float]) -> None:
+    """Adds up what calls of a method take on the host."""
+    method = getattr(owner, name)
+    key = f"{type(owner).__name__}.{name}"
+    totals[key] = 0.0
+
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return method(*arguments, **named)
+        finally:
+            totals[key] += time.perf_counter() - started
+
+    object.__setattr__(owner, name, wrapper)
+
+
+def host(bench: Bench) -> None:
+    """Prints where the host's time of a served step with refused drafts goes, per step."""
+    loop, runner = bench.loop, bench.runner
+    loop.speculation = Speculation(Scripted([1] * 512, 0.0, 1 << 16), depth=DEPTH)
+    totals: dict[str, float] = {}
+    for owner, name in (
+        (loop, "step"), (loop, "_propose"), (loop, "_launch_next"), (loop, "_collect_oldest"),
+        (loop, "_publish"), (loop.scheduler, "plan"), (runner, "launch"),
+        (runner, "collect"), (runner, "_publish"), (runner._draws, "begin"),
+        (runner._draws, "complete"), (runner.graphs, "run"), (runner._decode_uploads, "publish"),
+        (runner._tables, "publish"), *((readback, "wait") for readback in runner._readbacks),
+    ):  # fmt: skip
+        timed(owner, name, totals)
+    bench.serve(1, gpu_engine.PROMPT, 256, SAMPLINGS["greedy"])
+    for name, seconds in sorted(totals.items(), key=lambda item: -item[1]):
+        print(f"  {name:32s} {seconds / 256 * 1e6:8.1f} us a step", flush=True)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Prints everything."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
@@ -116,6 +153,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{name:36s} {with_tiles(bench, small, large):7.3f} ms", flush=True)
         except Exception as error:
             print(f"{name:36s} {type(error).__name__}: {str(error)[:200]}", flush=True)
+    host(bench)
     print(f"total {time.perf_counter() - started:.1f} s", flush=True)
     bench.close()
     return 0
