@@ -21,11 +21,15 @@ def search(tokens: Sequence[int], depth: int, index: NgramIndex | None = None) -
             if tokens[place - n : place] == tokens[length - n :]:
                 copied = list(tokens[place:])
                 return [copied[i % len(copied)] for i in range(depth)]
-            if index is not None and index._hash(tokens, place, n) == index._hash(
-                tokens, length, n
-            ):
+            if index is not None and same_key(index, tokens, place, n):
                 break
     return []
+
+
+def same_key(index: NgramIndex, tokens: Sequence[int], place: int, n: int) -> bool:
+    """Whether the n-gram before a place has the key of the text's end."""
+    before, end = index._keys(tokens, place), index._keys(tokens, len(tokens))
+    return before[n - SHORTEST] == end[n - SHORTEST]
 
 
 pieces_of_texts = st.tuples(

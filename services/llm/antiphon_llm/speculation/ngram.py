@@ -47,6 +47,8 @@ class NgramIndex:
         self._bits = _FIRST_BITS
         self._tables = self._empty()
         self._indexed = 0
+        self._last: tuple[int, list[int]] = (0, [])
+        """Length of the text when it was last looked up, and its end's keys."""
 
     def follow(self, tokens: Sequence[int], depth: int) -> list[int]:
         """Up to ``depth`` tokens that followed the latest earlier occurrence of the longest
@@ -57,8 +59,9 @@ class NgramIndex:
         """
         self._extend(tokens)
         length = len(tokens)
+        self._last = length, self._keys(tokens, length)
         for n in range(min(LONGEST, length - 1), SHORTEST - 1, -1):
-            place = int(self._tables[n - SHORTEST][self._hash(tokens, length, n)])
+            place = int(self._tables[n - SHORTEST][self._last[1][n - SHORTEST]])
             if place and tokens[place - n : place] == tokens[length - n :]:
                 copied = list(tokens[place : place + depth])
                 while len(copied) < depth:
@@ -72,13 +75,14 @@ class NgramIndex:
         if _PLACES * end > 1 << self._bits:
             while _PLACES * end > 1 << self._bits:
                 self._bits += 1
-            self._tables, self._indexed = self._empty(), 0
+            self._tables, self._indexed, self._last = self._empty(), 0, (0, [])
         if end - self._indexed > _AT_ONCE:
             self._extend_at_once(tokens)
             return
         for place in range(self._indexed + 1, end):
-            for n in range(SHORTEST, min(LONGEST, place) + 1):
-                self._tables[n - SHORTEST][self._hash(tokens, place, n)] = place
+            keys = self._last[1] if place == self._last[0] else self._keys(tokens, place)
+            for table, key in zip(self._tables, keys, strict=False):
+                table[key] = place
         self._indexed = max(self._indexed, end - 1)
 
     def _extend_at_once(self, tokens: Sequence[int]) -> None:
@@ -95,11 +99,15 @@ class NgramIndex:
                 self._tables[n - SHORTEST][keys] = np.arange(first + n, first + len(new) + 1)
         self._indexed = len(tokens) - 1
 
-    def _hash(self, tokens: Sequence[int], end: int, n: int) -> int:
-        total = 0
-        for distance in range(n):
-            total += tokens[end - 1 - distance] * _MULTIPLIERS[distance]
-        return (total & _WORD) >> (32 - self._bits)
+    def _keys(self, tokens: Sequence[int], end: int) -> list[int]:
+        """Places in the tables of the n-grams that end before ``end``, the shortest first."""
+        shift = 32 - self._bits
+        total, keys = 0, []
+        for n in range(1, min(LONGEST, end) + 1):
+            total += tokens[end - n] * _MULTIPLIERS[n - 1]
+            if n >= SHORTEST:
+                keys.append((total & _WORD) >> shift)
+        return keys
 
     def _empty(self) -> list[np.ndarray]:
         return [np.zeros(1 << self._bits, dtype=np.int32) for _ in range(SHORTEST, LONGEST + 1)]
