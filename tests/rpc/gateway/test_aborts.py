@@ -114,7 +114,7 @@ async def test_random_aborts_leave_nothing_behind(either_bench: GatewayBench) ->
             await reader.read(chance.randrange(1, 2000))
         writer.transport.abort()
 
-    for _ in range(10):
+    for _ in range(25):
         await asyncio.gather(*(abort_once() for _ in range(20)))
     await until(lambda: calls_running(bench) == 0 and bench.gateway.active_requests == 0)
     await asyncio.sleep(0.05)
