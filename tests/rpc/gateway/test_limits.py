@@ -9,6 +9,8 @@ import pytest
 import pytest_asyncio
 from fake_backends import LlmScript
 from gateway_bench import GatewayBench
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -54,6 +56,11 @@ async def test_large_heads(small: GatewayBench) -> None:
     answer = await small.http.get("/health", headers={"x-long": "x" * 1100})
     assert (answer.status_code, answer.json()["error"]["code"]) == (431, "request_too_large")
     assert "1024" in answer.json()["error"]["message"]
+    url = small.url.replace("http", "ws") + "/v1/realtime"
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(url, additional_headers={"x-long": "x" * 1100})
+    assert refused.value.response.status_code == 431
+    assert b"request_too_large" in refused.value.response.body
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from antiphon_core.telemetry import continue_trace
 from starlette.exceptions import HTTPException
 
 from antiphon_gateway.http import (
+    JSON,
     ClientDisconnected,
     Headers,
     Message,
@@ -25,7 +26,13 @@ from antiphon_gateway.http import (
     send_response,
 )
 from antiphon_gateway.identity.credentials import client_address
-from antiphon_gateway.openai.errors import error_body, error_headers, internal_error, row_of
+from antiphon_gateway.openai.errors import (
+    ErrorRow,
+    error_body,
+    error_headers,
+    internal_error,
+    row_of,
+)
 
 _REQUEST_ID_FORM = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _CLIENT_CLOSED = 499
@@ -82,12 +89,26 @@ class RequestMiddleware:
         try:
             with use_context(context):
                 if scope["type"] == "websocket":
-                    await self._app(scope, receive, send)
+                    await self._upgrade(scope, receive, send)
                 else:
                     await self._serve(scope, receive, send, request_id)
         finally:
             self.active -= 1
             _in_flight.dec()
+
+    async def _upgrade(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A socket answers for itself once a route has it; before that, as HTTP does."""
+        try:
+            await self._app(scope, receive, send)
+        except AntiphonError as error:
+            row = self._note(scope, error)
+            start = {
+                "type": "websocket.http.response.start",
+                "status": row.status,
+                "headers": [(b"content-type", JSON), *error_headers(error)],
+            }
+            await send(start)
+            await send({"type": "websocket.http.response.body", "body": error_body(error)})
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         response = _ResponseHead(send, request_id)
@@ -109,7 +130,8 @@ class RequestMiddleware:
             _requests.labels(route, scope["method"], response.status).inc()
             _seconds.labels(route).observe(time.perf_counter() - response.started)
 
-    async def _refuse(self, scope: Scope, response: _ResponseHead, error: AntiphonError) -> None:
+    def _note(self, scope: Scope, error: AntiphonError) -> ErrorRow:
+        """Counts and logs a refusal."""
         row = row_of(error)
         layer = scope.get("layer") or ("gateway" if row.status < 500 else "backend")
         _refusals.labels(layer, error.reason, row.status).inc()
@@ -123,6 +145,10 @@ class RequestMiddleware:
             message=error.message[:500],
             **{key: value for key, value in error.metadata.items() if key in _LOGGED_METADATA},
         )
+        return row
+
+    async def _refuse(self, scope: Scope, response: _ResponseHead, error: AntiphonError) -> None:
+        row = self._note(scope, error)
         if response.is_started:
             # A whole response cannot follow a started one; closing tells the client it broke.
             raise error
