@@ -112,7 +112,7 @@ def test_constrained_outputs_are_valid_beside_plain_ones(plain: Engine) -> None:
     for number, (schema, _) in enumerate(SCHEMAS):
         finish, tokens = plain.finished[f"s{number}"], plain.outputs[f"s{number}"]
         text = text_of(tokens)
-        assert longest_blank(text) <= BLANKS
+        assert longest_blank(text) <= 2 * BLANKS
         if finish.reason == "stop":
             ended += 1
             assert tokens[-1] == END

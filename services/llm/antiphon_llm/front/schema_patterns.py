@@ -4,31 +4,29 @@ The compiler matches a pattern against the whole text. Inside a JSON string it l
 to be escaped there, but not everywhere: beside a counted repetition ``.``, a class or a range
 takes a bare quote or backslash, and the text is no JSON. Look-around, back-references, word
 boundaries and anchors in the middle have no counterpart. So a pattern is read first; what is
-outside of the common part is refused by name, and in JSON strings every part that stands for
-several characters is written anew without those that need an escape.
+outside of the common part is refused by name, and every part that stands for several characters
+is written anew as the class of those that it holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-_CLASS_ESCAPES = frozenset("dDwWsS")
+from antiphon_llm.front.schema_classes import (
+    ALL_TEXT,
+    JSON_TEXT,
+    LINE_ENDS,
+    NAMED,
+    Ranges,
+    complement,
+    within,
+    write_character,
+    write_class,
+)
+
 _CONTROL_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
-_SPECIAL = frozenset("\\^$.|?*+()[]{}")
-_NEEDS_ESCAPE = '\\x00-\\x1f\\"\\\\'
-"""What a JSON string has to escape, as it is written inside a class."""
-_ANYTHING = f"[^{_NEEDS_ESCAPE}]*"
-_BLANKS = "\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
-"""What is white space beside that of ASCII."""
-_OTHERS = {
-    "D": " -!#-\\/:-\\[\\]-\U0010ffff",
-    "S": (
-        "!#-\\[\\]-\u009f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e"
-        "\u2060-\u2fff\u3001-\ufefe\uff00-\U0010ffff"
-    ),
-    "W": " !#-\\/:-@\\[\\]\\^`\\{-\U0010ffff",
-}
-"""The complements of digits, blanks and word characters among what needs no escape."""
+_ANY = write_class(JSON_TEXT)
+_ANYTHING = f"{_ANY}*"
 _HEX = "[0-9A-Fa-f]{1,4}"
 _LABEL = "[A-Za-z0-9]{1,12}(?:|-[A-Za-z0-9]{1,12})"
 _DATE = (
@@ -101,8 +99,10 @@ def any_name_but(names: Iterable[str]) -> str:
 def _complement(node: dict[str, dict]) -> str:
     """Texts that the trie below this node does not hold."""
     children = {key: child for key, child in node.items() if key}
-    others = f"[^{_NEEDS_ESCAPE}{''.join(map(_escaped, children))}]"
-    alternatives = [_escaped(key) + _complement(child) for key, child in children.items()]
+    others = write_class(complement([(ord(key), ord(key)) for key in children], JSON_TEXT))
+    alternatives = [
+        write_character(ord(key)) + _complement(child) for key, child in children.items()
+    ]
     alternatives.append(f"{others}{_ANYTHING}")
     if "" not in node:
         alternatives.append("")
@@ -112,17 +112,12 @@ def _complement(node: dict[str, dict]) -> str:
 def length_pattern(fewest: int, most: int | None) -> str:
     """A whole-string pattern of all JSON strings of so many characters."""
     bound = "" if most is None else most
-    return f"^[^{_NEEDS_ESCAPE}]{{{fewest},{bound}}}$"
+    return f"^{_ANY}{{{fewest},{bound}}}$"
 
 
 def can_spell(name: str) -> bool:
     """Whether ``any_name_but`` can name this text: it needs no escape in a JSON string."""
     return all(character >= " " and character not in '"\\' for character in name)
-
-
-def _escaped(character: str) -> str:
-    """The character for itself, inside a class or outside."""
-    return f"\\{character}" if character in _SPECIAL or character in "-/" else character
 
 
 def _anchored(alternative: str) -> str:
@@ -145,7 +140,7 @@ class _Scanner:
     def __init__(self, pattern: str, *, json_text: bool) -> None:
         self._text = pattern
         self._place = 0
-        self._json = json_text
+        self._universe = JSON_TEXT if json_text else ALL_TEXT
         self._repeats = 0
         """Most repetitions of one part of what was read last."""
         self._total = 0
@@ -189,17 +184,14 @@ class _Scanner:
         if character == "[":
             return self._class()
         if character == "\\":
-            start = self._place
-            escaped = self._escape()
-            if escaped is None:
-                return self._class_escape(self._text[start + 1])
-            return self._single(escaped)
+            ranges = self._escape()
+            return self._written(ranges) if len(ranges) > 1 else self._single(ranges)
         if character in "*+?{}]":
             raise PatternUnsupported(f"it has {character} where nothing precedes it")
         self._place += 1
         if character == ".":
-            return f"[^{_NEEDS_ESCAPE}]" if self._json else "[^\\n\\r]"
-        return self._single(character)
+            return write_class(complement(LINE_ENDS, self._universe))
+        return self._single(((ord(character), ord(character)),))
 
     def _group(self, depth: int) -> str:
         if depth > GROUP_DEPTH:
@@ -221,38 +213,28 @@ class _Scanner:
     def _class(self) -> str:
         self._place += 1
         negated = self._take("^")
-        parts: list[str] = []
+        found: list[tuple[int, int]] = []
         while not self._take("]"):
-            start = self._place
             low = self._class_item()
             if self._peek(0) == "-" and self._peek(1) not in ("", "]"):
                 self._place += 1
                 high = self._class_item()
-                if low is None or high is None or low > high:
+                if len(low) > 1 or len(high) > 1 or low > high:
                     raise PatternUnsupported("a range of a character class has no order")
-                parts += self._range(low, high, negated)
-            elif low is None:
-                parts.append(self._within_class(self._text[start + 1], negated))
+                found.append((low[0][0], high[0][1]))
             else:
-                parts += self._range(low, low, negated)
-        if not any(parts) and not (negated and self._json):
+                if len(low) == 1 and not negated:
+                    self._single(low)
+                found += low
+        return self._written(complement(found, self._universe) if negated else found)
+
+    def _written(self, ranges: Iterable[tuple[int, int]]) -> str:
+        held = within(ranges, self._universe)
+        if not held:
             raise PatternUnsupported("a character class holds nothing that can be written")
-        if negated and self._json:
-            parts.append(_NEEDS_ESCAPE)
-        return f"[{'^' if negated else ''}{''.join(parts)}]"
+        return write_class(held)
 
-    def _range(self, low: str, high: str, negated: bool) -> list[str]:
-        """The characters from ``low`` to ``high``, in JSON without those that need an escape."""
-        if negated or not self._json:
-            return [_span(low, high)]
-        if low == high:
-            self._single(low)
-        pieces = ((" ", "!"), ("#", "["), ("]", "\U0010ffff"))
-        cut = [(max(low, first), min(high, last)) for first, last in pieces]
-        return [_span(first, last) for first, last in cut if first <= last]
-
-    def _class_item(self) -> str | None:
-        """One character; None for an escape that stands for several."""
+    def _class_item(self) -> Ranges:
         character = self._peek(0)
         if not character:
             raise PatternUnsupported("a character class is not closed")
@@ -261,25 +243,26 @@ class _Scanner:
         if character == "\\":
             return self._escape()
         self._place += 1
-        return character
+        return ((ord(character), ord(character)),)
 
-    def _escape(self) -> str | None:
+    def _escape(self) -> Ranges:
+        """The characters that an escape stands for."""
         character = self._peek(1)
-        if character in _CLASS_ESCAPES:
-            self._place += 2
-            return None
-        if character in _CONTROL_ESCAPES:
-            self._place += 2
-            return _CONTROL_ESCAPES[character]
         digits = {"x": 2, "u": 4}.get(character, 0)
         if digits:
             return self._code_point(digits)
-        if not character or character.isalnum() or ord(character) >= 128:
+        if character in NAMED:
+            found = NAMED[character]
+        elif character in _CONTROL_ESCAPES:
+            found = ((ord(_CONTROL_ESCAPES[character]),) * 2,)
+        elif not character or character.isalnum() or ord(character) >= 128:
             raise PatternUnsupported(f"it has the escape \\{character}")
+        else:
+            found = ((ord(character), ord(character)),)
         self._place += 2
-        return character
+        return found
 
-    def _code_point(self, digits: int) -> str:
+    def _code_point(self, digits: int) -> Ranges:
         number = self._text[self._place + 2 : self._place + 2 + digits]
         if len(number) != digits or any(digit not in "0123456789abcdefABCDEF" for digit in number):
             raise PatternUnsupported(f"it has \\{self._peek(1)} without {digits} digits")
@@ -287,7 +270,7 @@ class _Scanner:
         if 0xD800 <= code < 0xE000:
             raise PatternUnsupported("it has half of a surrogate pair")
         self._place += 2 + digits
-        return chr(code)
+        return ((code, code),)
 
     def _repeated(self, atom: str) -> str:
         quantifier = self._quantifier()
@@ -328,28 +311,14 @@ class _Scanner:
         if self._total > REPEAT_TOTAL:
             raise PatternUnsupported(f"its repetitions add up to more than {REPEAT_TOTAL}")
 
-    def _class_escape(self, letter: str) -> str:
-        if not self._json:
-            return f"\\{letter}"
-        return f"[{self._within_class(letter, negated=False)}]"
-
-    def _within_class(self, letter: str, negated: bool) -> str:
-        """An escape that stands for several characters, as it is written inside a class."""
-        if not self._json:
-            return f"\\{letter}"
-        if letter in "DSW":
-            if negated:
-                raise PatternUnsupported(f"it has \\{letter} in a negated class")
-            return _OTHERS[letter]
-        if letter == "s":
-            return f"\\s{_BLANKS}" if negated else " "
-        return f"\\{letter}"
-
-    def _single(self, character: str) -> str:
+    def _single(self, ranges: Ranges) -> str:
         """A character for itself; one that JSON escapes would be let through as it is."""
-        if self._json and not can_spell(character):
-            raise PatternUnsupported(f"it names {character!r}, which a JSON string escapes")
-        return _escaped(character)
+        if not within(ranges, self._universe):
+            named = chr(ranges[0][0])
+            raise PatternUnsupported(f"it names {named!r}, which a JSON string escapes")
+        return (
+            self._written(ranges) if ranges[0][0] < ranges[0][1] else write_character(ranges[0][0])
+        )
 
     def _peek(self, ahead: int) -> str:
         return self._text[self._place + ahead : self._place + ahead + 1]
@@ -359,7 +328,3 @@ class _Scanner:
             return False
         self._place += 1
         return True
-
-
-def _span(low: str, high: str) -> str:
-    return _escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}"
