@@ -72,7 +72,8 @@ RULES = (
                                        "grammar", "thinking", "forced_stop")),
 )  # fmt: skip
 LENGTH = ("max_tokens", "stop_token_ids", "ignore_eos")
-OTHERS = {"prompt_logprobs": PROMPT_SCORES, "draft_depth": DEPTHS}
+SEEDED = "llm_engine/test_residual.py::test_a_seed_of_the_caller_s_keeps_the_plain_text"
+OTHERS = {"prompt_logprobs": PROMPT_SCORES, "draft_depth": DEPTHS, "seeded": SEEDED}
 """They concern no draw, and why."""
 
 
