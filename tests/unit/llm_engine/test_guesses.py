@@ -42,7 +42,7 @@ def test_a_draft_is_what_the_target_would_draw_behind_the_chain(
     logits: torch.Tensor, chain: list[int], on_device: bool
 ) -> None:
     rows = [sampler(**settings) for settings in SETTINGS]
-    guesses = Guesses(residual=None, on_device=on_device)
+    guesses = Guesses(on_device=on_device)
     positions = [9 + len(chain)] * len(rows)
     drafts = guesses.draw(logits, rows, positions, [chain] * len(rows))
     followed = [sampler(**settings) for settings in SETTINGS]
@@ -57,7 +57,7 @@ def test_a_draft_is_what_the_target_would_draw_behind_the_chain(
 def test_residual_drafts_come_with_the_distribution_that_they_are_drawn_from() -> None:
     """Chi-square of 20,000 keys against q, and q against the filtered softmax."""
     raw = 1.5 * torch.randn((1, 12), generator=torch.Generator().manual_seed(5))
-    guesses = Guesses(residual=(60, 1, VOCABULARY))
+    guesses = Guesses(distributions=(60, 1, VOCABULARY))
     settings = {"temperature": 0.8, "top_k": 7}
     counts = np.zeros(12)
     q = np.zeros((1, 12), dtype=np.float32)
@@ -79,12 +79,14 @@ def test_residual_drafts_come_with_the_distribution_that_they_are_drawn_from() -
 def test_residual_noise_is_not_the_targets_and_greedy_is_certain(logits: torch.Tensor) -> None:
     rows = [sampler(temperature=1.0, seed=seed) for seed in range(60)]
     same = logits[1:2].expand(60, -1)
-    coupled = Guesses(residual=None).draw(same, rows, [4] * 60, [[]] * 60)
+    coupled = Guesses().draw(same, rows, [4] * 60, [[]] * 60)
     q = np.zeros((60, VOCABULARY), dtype=np.float32)
-    apart = Guesses(residual=(60, 1, VOCABULARY)).draw(same, rows, [4] * 60, [[]] * 60, list(q))
+    apart = Guesses(distributions=(60, 1, VOCABULARY)).draw(
+        same, rows, [4] * 60, [[]] * 60, list(q)
+    )
     assert coupled != apart
     greedy = np.zeros((1, VOCABULARY), dtype=np.float32)
-    (token,) = Guesses(residual=(60, 1, VOCABULARY)).draw(
+    (token,) = Guesses(distributions=(60, 1, VOCABULARY)).draw(
         logits[:1], [sampler(temperature=0.0)], [4], [[]], [greedy[0]]
     )
     assert greedy[0, token] == greedy.sum() == 1.0 and token == int(logits[0].argmax())
@@ -94,4 +96,4 @@ def test_logits_that_allow_nothing_draft_nothing() -> None:
     poisoned = torch.full((2, VOCABULARY), float("nan"))
     poisoned[1] = -torch.inf
     rows = [sampler(temperature=1.0), sampler(temperature=0.0)]
-    assert Guesses(residual=None).draw(poisoned, rows, [4, 4], [[], []]) == [-1, -1]
+    assert Guesses().draw(poisoned, rows, [4, 4], [[], []]) == [-1, -1]

@@ -163,7 +163,7 @@ def test_a_guess_from_the_target_s_logits_is_its_draw(fields: dict[str, Any]) ->
         for token, _ in plain[:6]:
             logits = torch.from_numpy(logits_after([*PROMPT, *chain]))[None]
             position = len(PROMPT) + len(chain)
-            (guess,) = Guesses(residual=False).draw(logits, [row], [position], [chain])
+            (guess,) = Guesses().draw(logits, [row], [position], [chain])
             assert guess == token
             chain.append(token)
 

@@ -29,8 +29,8 @@ class Guesses:
     """Draws the next draft of each row.
 
     Args:
-        residual: where drafts are for residual acceptance, most rows, their depth and V: so much
-            fp32 host memory is taken for their distributions.
+        distributions: where drafts are for residual acceptance, most rows, their depth and V: so
+            much fp32 host memory is taken for what they are drawn from.
         on_device: the logits lie elsewhere than in host memory: rows that only want the largest
             one find it there, the others' are copied.
 
@@ -41,11 +41,11 @@ class Guesses:
     def __init__(
         self,
         *,
-        residual: tuple[int, int, int] | None,
+        distributions: tuple[int, int, int] | None = None,
         on_device: bool = False,
     ) -> None:
-        self._residual = residual is not None
-        self._q = None if residual is None else torch.zeros(residual)
+        self._residual = distributions is not None
+        self._q = None if distributions is None else torch.zeros(distributions)
         self._on_device = on_device
         self.copied = 0
 

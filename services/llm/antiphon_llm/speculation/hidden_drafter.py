@@ -121,7 +121,7 @@ class HiddenDrafter:
         self._marks = CellMarks(tables)
         self._on_device = head.device.type != "cpu"
         self._guesses = Guesses(
-            residual=limits.distributions(vocabulary), on_device=self._on_device
+            distributions=limits.distributions(vocabulary), on_device=self._on_device
         )
         self._unrecorded = 0
         sizes = _input_sizes(limits, tables.context_limit)

@@ -105,7 +105,7 @@ class ModelDrafter:
         self._marks = CellMarks(tables)
         self._on_device = model.device.type != "cpu"
         self._guesses = Guesses(
-            residual=limits.distributions(vocabulary), on_device=self._on_device
+            distributions=limits.distributions(vocabulary), on_device=self._on_device
         )
         self._unrecorded = 0
         self._inputs = DraftInputs(
