@@ -106,6 +106,11 @@ class LlmSettings(Settings):
         "auto", doc="graph capture; on CPU the engine is eager by declaration"
     )
     graph_rows_max: int = setting(0, doc="largest captured row count; 0 is max_rows", ge=0)
+    reasoning_sampling: dict[str, float] = setting(
+        default_factory=dict,
+        doc="draw settings, by name, that requests which may reason take where they name none; "
+        "over the model's own",
+    )
     drafter: Literal["", "ngram", "model", "mtp", "eagle3"] = setting(
         "", doc="what proposes tokens ahead of the model; empty for nothing"
     )

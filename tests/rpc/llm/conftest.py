@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator
-from functools import lru_cache
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from antiphon_llm.front import service
@@ -26,8 +26,21 @@ def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_tokenizer() -> Iterator[None]:
     """The default model's text side is read once for all tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(service, "load_text_model", lru_cache(service.load_text_model))
+        patch.setattr(service, "load_text_model", _once(service.load_text_model))
         yield
+
+
+def _once(load: Callable[..., Any]) -> Callable[..., Any]:
+    """The same answer to the same arguments, which need not be hashable."""
+    known: dict[str, Any] = {}
+
+    def cached(*arguments: Any) -> Any:
+        key = repr(arguments)
+        if key not in known:
+            known[key] = load(*arguments)
+        return known[key]
+
+    return cached
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from antiphon_core.errors import InvalidArgument
+from antiphon_core.errors import FailedPrecondition, InvalidArgument
 from antiphon_llm.front import validation
 from antiphon_llm.front.constraints import ConstraintOptions
 from antiphon_llm.front.conversation import Conversation, Message
@@ -18,7 +18,7 @@ from antiphon_llm.front.requests import (
     SamplingOptions,
     StopOptions,
 )
-from antiphon_llm.front.sampling_rules import resolve_sampling
+from antiphon_llm.front.sampling_rules import reasoning_defaults, resolve_sampling
 from antiphon_llm.front.tools import Tool, ToolOptions
 
 GOOD = GenerationRequest(input="hello")
@@ -92,6 +92,17 @@ def test_logit_bias() -> None:
     assert refused(with_bias({5: 101.0})).field == "sampling.logit_bias[5]"
     assert refused(with_bias({5: math.nan})).field == "sampling.logit_bias[5]"
     assert refused(with_bias(dict.fromkeys(range(1025), 1.0))).metadata["limit"] == "1024"
+
+
+def test_reasoning_has_defaults_of_its_own() -> None:
+    own = SamplingDefaults(temperature=0.7, top_p=0.8)
+    assert reasoning_defaults(own, {}) == own
+    changed = reasoning_defaults(own, {"temperature": 0.6, "top_k": 20.0})
+    assert changed == SamplingDefaults(temperature=0.6, top_p=0.8, top_k=20)
+    for values, word in (({"heat": 1.0}, "heat"), ({"top_p": 1.5}, "top_p")):
+        with pytest.raises(FailedPrecondition, match=word) as caught:
+            reasoning_defaults(own, values)
+        assert caught.value.field == "reasoning_sampling"
 
 
 def test_draft_depth_reaches_the_boot_s_and_no_further() -> None:

@@ -7,7 +7,7 @@ import json
 import math
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +21,10 @@ from antiphon_llm.front import generation_config, tokenizer
 from antiphon_llm.front.errors import ModelSourceError
 from antiphon_llm.front.generation_config import SamplingDefaults
 from antiphon_llm.front.parsing.registry import OutputFormat, choose
+from antiphon_llm.front.sampling_rules import reasoning_defaults
 from antiphon_llm.front.templates import ChatTemplate, TemplateSource, find_template
 from antiphon_llm.front.tokenizer import Tokenizer, read_json
-from antiphon_llm.messages import Hello
+from antiphon_llm.messages import Hello, Reasoning
 
 _HEADER_LIMIT = 100 * 1024 * 1024
 _HASHED_BYTES = 1024 * 1024
@@ -68,6 +69,14 @@ class TextModel:
     weights: WeightFacts
     format: OutputFormat
     """How the model writes reasoning and calls."""
+    reasoning_defaults: SamplingDefaults | None = None
+    """Of requests that may reason; None is ``defaults``."""
+
+    def defaults_of(self, reasoning: Reasoning | None) -> SamplingDefaults:
+        """What a request takes for draw settings that it leaves open."""
+        if reasoning is None or self.reasoning_defaults is None:
+            return self.defaults
+        return self.reasoning_defaults
 
     @cached_property
     def marker_ids(self) -> frozenset[int]:
@@ -138,7 +147,11 @@ class TextModel:
 
 
 def load_text_model(
-    source: ModelSource, chat_template: str, tool_parser: str = "", reasoning_parser: str = ""
+    source: ModelSource,
+    chat_template: str,
+    tool_parser: str = "",
+    reasoning_parser: str = "",
+    reasoning_sampling: Mapping[str, float] | None = None,
 ) -> TextModel:
     """Reads the text side of a model; takes up to a few seconds, so call it in a thread.
 
@@ -148,6 +161,8 @@ def load_text_model(
             for none.
         tool_parser: format of calls in place of what the template tells; empty for none.
         reasoning_parser: format of reasoning, likewise.
+        reasoning_sampling: draw settings by name that requests which may reason take, over the
+            model's own.
 
     Raises:
         FailedPrecondition: files that are damaged or of an unsupported kind; says which.
@@ -165,6 +180,7 @@ def load_text_model(
             tokenizer=files.tokenizer,
             template=template,
             defaults=files.defaults,
+            reasoning_defaults=reasoning_defaults(files.defaults, reasoning_sampling or {}),
             weights=files.weights,
             format=form,
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
+from dataclasses import fields, replace
 
-from antiphon_core.errors import InvalidArgument
+from antiphon_core.errors import FailedPrecondition, InvalidArgument
 
 from antiphon_llm.front.generation_config import SamplingDefaults
 from antiphon_llm.front.ranges import check_count, check_ids, check_range, unsupported
@@ -40,6 +42,28 @@ def check_sampling(asked: SamplingOptions, *, vocabulary_size: int, draft_depth:
     _check_ids_left(asked, vocabulary_size)
     _check_ngrams(asked)
     _check_draft_depth(asked.draft_depth, draft_depth)
+
+
+def reasoning_defaults(defaults: SamplingDefaults, values: Mapping[str, float]) -> SamplingDefaults:
+    """The defaults of requests that may reason: the model's own, but for these values by name.
+
+    Raises:
+        FailedPrecondition: an unknown name, or a value that a request may not have.
+    """
+    known = [item.name for item in fields(SamplingDefaults)]
+    if unknown := sorted(set(values) - set(known)):
+        raise FailedPrecondition(
+            f"reasoning_sampling has {unknown[0]!r}; known are {', '.join(known)}",
+            field="reasoning_sampling",
+        )
+    typed = {name: int(value) if name == "top_k" else value for name, value in values.items()}
+    try:
+        check_sampling(SamplingOptions(**typed), vocabulary_size=1, draft_depth=0)
+    except InvalidArgument as error:
+        raise FailedPrecondition(
+            f"reasoning_sampling: {error.message}", field="reasoning_sampling"
+        ) from None
+    return replace(defaults, **typed)
 
 
 def resolve_sampling(

@@ -88,6 +88,7 @@ class LlmFront:
             settings.chat_template,
             settings.tool_parser,
             settings.reasoning_parser,
+            settings.reasoning_sampling,
         )
         vocabulary = await asyncio.to_thread(text.vocabulary)
         self._engine = EngineClient(
@@ -320,7 +321,7 @@ class LlmFront:
         validation.check_length(len(ids), request.stop.max_tokens, card.context_limit)
         sampling = resolve_sampling(
             request,
-            parts.text.defaults,
+            parts.text.defaults_of(output.reasoning),
             context_limit=card.context_limit,
             max_output=self._settings.max_output,
             constraint=output.constraint,
