@@ -60,7 +60,7 @@ async def test_a_stream_joins_to_the_answer(model: ChatOpenAI) -> None:
     whole = model.invoke(question)
     chunks = [chunk async for chunk in model.astream(question, stream_usage=True)]
     assert "".join(chunk.text for chunk in chunks) == whole.text
-    assert len(chunks) > 5
+    assert len(chunks) > 4
     joined = chunks[0]
     for chunk in chunks[1:]:
         joined += chunk

@@ -58,7 +58,7 @@ def test_a_stream_joins_to_the_same_answer(client: openai.OpenAI):
         c.choices[0].finish_reason for c in chunks if c.choices and c.choices[0].finish_reason
     ]
     assert reasons == [whole.choices[0].finish_reason]
-    assert sum(bool(c.choices and c.choices[0].delta.content) for c in chunks) > 5
+    assert sum(bool(c.choices and c.choices[0].delta.content) for c in chunks) > 2
 
 
 def test_two_choices_share_a_prompt_and_differ(client: openai.OpenAI):
