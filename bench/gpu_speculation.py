@@ -299,7 +299,6 @@ def judge(raw: dict[str, Any]) -> int:
 
     report = Report("sampling_gpu")
     report.add("verify_step_ratio", round(raw["verify"]["ratio"], 3), raw["verify"])
-    report.add("verify_served_ratio", round(raw["verify"]["served_ratio"], 3), raw["verify"])
     report.add("ngram_copy_speed_up", round(raw["copying"]["speed_up"], 2), raw["copying"])
     report.add("drafts_different_tokens", raw["copying"]["different_tokens"], raw["copying"])
     report.add("drafting_idle_ratio", round(raw["idle"]["ratio"], 3), raw["idle"])

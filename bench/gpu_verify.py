@@ -1,8 +1,8 @@
 """Where the time of a recorded verify step goes, and what other products would make of it.
 
 Qwen3-8B's shape with random weights. Prints the kernels of a step of one row, plain and with 1 + 4
-tokens, and the time of the step recorded anew with each choice of products: the served one, all
-through the kernel of few rows in other tiles, and all on plain multipliers.
+tokens, the time of the step recorded anew with other products and other chunks of attention, and
+where the host's time goes in a served step.
 
     python -m bench.gpu_verify [--no-profile]
 """
@@ -18,6 +18,7 @@ from unittest import mock
 
 import antiphon_nn.layers as layers
 import torch
+from antiphon_kernels.paged_attention import split
 from antiphon_kernels.small_linear import kernel
 from antiphon_kernels.small_linear.kernel import Shape
 from antiphon_llm.engine.cuda.graphs import DecodeShape
@@ -35,18 +36,13 @@ SERVED = "served"
 
 def tiles() -> Iterator[tuple[str, Shape | None, Shape | None]]:
     """(name, tile of small products, tile of large ones); None leaves it to cuBLAS."""
-    few, small = Shape(16, 512, 2, 4), Shape(16, 256, 2, 4)
-    yield "all few", few, small
-    yield "all few, 8 lines ahead", Shape(16, 512, 2, 4, ahead=8), Shape(16, 256, 2, 4, ahead=8)
-    yield "all few, short", small, small
-    yield "all few, short, 8 ahead", Shape(16, 256, 2, 4, ahead=8), Shape(16, 256, 2, 4, ahead=8)
-    yield "all few, short, 32 ahead", Shape(16, 256, 2, 4, ahead=32), Shape(16, 256, 2, 4, ahead=32)
-    yield "all few, 4 warps", Shape(32, 256, 4, 4, ahead=8), Shape(32, 128, 4, 4, ahead=8)
-    yield "small few, 8 ahead", Shape(16, 512, 2, 4, ahead=8), None
+    for ahead in (0, 4, 16):
+        yield f"small few, {ahead} lines ahead", Shape(16, 512, 2, 4, ahead=ahead), None
+    yield "small few, 3 stages", Shape(16, 512, 2, 3, ahead=8), None
+    yield "small few, 4 warps", Shape(16, 512, 4, 4, ahead=8), None
+    yield "small few, deep", Shape(16, 1024, 4, 2, ahead=8), None
+    yield "all few", Shape(16, 512, 2, 4, ahead=8), Shape(16, 256, 2, 4, ahead=8)
     yield "none few", None, None
-    yield "plain multipliers", Shape(8, 1024, 8), Shape(4, 1024, 8)
-    yield "plain multipliers, 16 outputs", Shape(16, 512, 8), Shape(8, 512, 8)
-    yield "plain multipliers, small only", Shape(8, 1024, 8), None
 
 
 def step_ms(bench: Bench, width: int) -> float:
@@ -73,7 +69,7 @@ def with_tiles(bench: Bench, small: Shape | None, large: Shape | None) -> float:
 
     def fuses(rows: int, outputs: int, *, norm: bool = False, activation: bool = False) -> bool:
         tile = large if outputs >= WIDE else small
-        return tile is not None and not (norm and tile.stages > 1 and outputs > 1 << 16)
+        return tile is not None
 
     with mock.patch.object(kernel, "choose_shape", choose), mock.patch.object(
         layers, "fuses", fuses
@@ -148,6 +144,10 @@ def main(arguments: Sequence[str]) -> int:
             profile(bench, width)
     print(f"{'plain':36s} {step_ms(bench, 1):7.3f} ms", flush=True)
     print(f"{SERVED:36s} {step_ms(bench, 1 + DEPTH):7.3f} ms", flush=True)
+    for queries in (2, 1 + DEPTH):
+        with mock.patch.object(split, "CHUNK_QUERIES", queries):
+            name = f"attention of {queries} queries at once"
+            print(f"{name:36s} {step_ms(bench, 1 + DEPTH):7.3f} ms", flush=True)
     for name, small, large in tiles():
         try:
             print(f"{name:36s} {with_tiles(bench, small, large):7.3f} ms", flush=True)

@@ -26,7 +26,7 @@ PROGRAMS_PER_PROCESSOR = 4
 """Decode programs that a multiprocessor holds at once."""
 
 
-CHUNK_QUERIES = 2
+CHUNK_QUERIES = 1
 """Queries of a row that stay together where rows are cut into chunks."""
 
 
@@ -49,8 +49,8 @@ def chunk_count(rows: int, kv_heads: int, max_query: int, processors: int) -> in
     """Chunks of each row's queries.
 
     Few rows leave processors idle, and the last part of a context joins as many values as it
-    has queries: then a chunk of its own for every two queries, which finds its keys in the L2
-    cache, is faster. Rows that fill the device read their keys once.
+    has queries: then queries apart, which find their keys in the L2 cache, are faster. Rows that
+    fill the device read their keys once.
     """
     chunks = -(-max_query // CHUNK_QUERIES)
     return chunks if rows * kv_heads * chunks <= processors else 1

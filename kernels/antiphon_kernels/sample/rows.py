@@ -70,16 +70,6 @@ def load_ahead(source, start, wanted, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def allows(source, first, blocks, BLOCK: tl.constexpr):
-    """Whether the bits of a span allow anything."""
-    seen = tl.zeros([BLOCK // 32], tl.int32)
-    for block in range(blocks):
-        places = (first + block * BLOCK) // 32 + tl.arange(0, BLOCK // 32)
-        seen |= tl.load(source[2] + places, mask=places * 32 < source[1], other=0)
-    return tl.max((seen != 0).to(tl.int32), 0) > 0
-
-
-@triton.jit
 def without_nan(values):
     """(values with -inf for NaN, int32 1 where one was NaN)."""
     nan = values != values

@@ -10,7 +10,6 @@ from antiphon_kernels.sample.rows import (
     COLLECT,
     DONE,
     SEARCH,
-    allows,
     begin,
     best_of,
     is_counted,
@@ -78,15 +77,11 @@ def _scan_span(
     first = span * (blocks * BLOCK)
     highest = tl.full((), float("-inf"), tl.float32)
     token = first
-    noisy = noise != 0.0
-    if len(source) == 3:
-        # The one block of a short span is on its way in any case.
-        noisy = noisy & ((blocks == 1) | allows(source, first, blocks, BLOCK))
     if filtered:
         most, nan = group_maxima(
             source, first, group_best + row * groups, groups, blocks, BLOCK, GROUP_SIZE
         )
-    elif noisy:
+    elif noise != 0.0:
         most, nan, highest, token = noisy_best(
             source, first, temperature, noise, tl.load(keys + row),
             tl.load(positions + row), tl.load(choices + row), float("-inf"),

@@ -18,16 +18,24 @@ ACTIVATIONS = ("silu", "gelu_tanh")
 FEW_OUTPUTS = 4096
 """Outputs up to which tiles of several rows are faster than a vendor's product."""
 
+FEWER_ROWS, MORE_OUTPUTS = 8, 6144
+"""And up to which they are at fewer rows, a norm included."""
+
 
 def fuses(rows: int, outputs: int, *, norm: bool = False, activation: bool = False) -> bool:
     """Whether one call of :func:`small_linear` beats a vendor's product and separate kernels.
 
-    Measured on an H200 (bench/gpu_kernels.py). One row: always, a head included. Several rows:
-    only the bare product, with a residual or a bias.
+    Measured on an H200 (bench/gpu_kernels.py, bench/gpu_verify.py). One row: always, a head
+    included. Several rows: only the bare product, with a residual or a bias; where they are few,
+    with the launch of a norm before it.
     """
     if rows == 1:
         return True
-    return rows <= MAX_ROWS and outputs <= FEW_OUTPUTS and not norm and not activation
+    if activation:
+        return False
+    if rows <= FEWER_ROWS:
+        return outputs <= MORE_OUTPUTS
+    return rows <= MAX_ROWS and outputs <= FEW_OUTPUTS and not norm
 
 
 def small_linear(

@@ -257,7 +257,7 @@ def choose_shape(
     """
     deepest = 1 << max(4, (depth - 1).bit_length())
     if rows > 1:
-        tile = Shape(16, 64 if item_bytes == 4 else 256 if gated else 512, 2, 4)
+        tile = Shape(16, 64 if item_bytes == 4 else 256 if gated else 512, 2, 4, ahead=8)
     elif gated:
         tile = Shape(4, 512 if depth <= 1024 else 1024, 4)
     elif width > 64 * count:
