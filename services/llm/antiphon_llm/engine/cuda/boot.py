@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint
@@ -10,6 +12,7 @@ from antiphon_llm.engine.built import BuiltEngine, Phase, size_of_pool
 from antiphon_llm.engine.runner import layer_caches
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.kvcache.fields import FieldSpec
 from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.kvcache.sizing import PoolSize
 from antiphon_llm.messages import EngineConfig
@@ -59,8 +62,7 @@ def build(
         ledger = _measure(config, device, model, options, at_start, drafting.work_bytes)
     with phase("allocate_kv"):
         size = size_of_pool(config, model, ledger, fields)
-        pool = KvPool(fields, entries=size.entries, device=device.device)
-        tables = _tables(config, size)
+        pool, tables = _allocated(config, device, size, fields)
         drafter = drafting.open(tables, pool)
         views = layer_caches(model.kv_rows, pool)
         runner = DeviceRunner(device, model, views, tables, options, drafter, drafting.matrices)
@@ -95,13 +97,17 @@ def build(
     )
 
 
-def _tables(config: EngineConfig, size: PoolSize) -> BlockTables:
-    return BlockTables(
+def _allocated(
+    config: EngineConfig, device: Device, size: PoolSize, fields: Sequence[FieldSpec]
+) -> tuple[KvPool, BlockTables]:
+    pool = KvPool(fields, entries=size.entries, device=device.device)
+    tables = BlockTables(
         EntryAllocator(size.entries),
         rows=config.max_rows,
         entry_tokens=config.entry_tokens,
         context_limit=size.context_limit,
     )
+    return pool, tables
 
 
 def _kernels(device: Device, model: Decoder) -> dict[str, str]:
