@@ -279,7 +279,7 @@ def overhead(model: Model, rows: int, repeats: int = 4) -> float:
 
 def main() -> None:
     """Prints one JSON line for each measurement."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = argparse.ArgumentParser(description="Structured output on this machine.")
     options.add_argument("parts", nargs="*", default=["valid", "masks", "overhead"])
     options.add_argument("--schemas", type=int, default=500)
     options.add_argument("--rows", type=int, default=32)

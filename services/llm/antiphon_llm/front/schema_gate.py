@@ -101,7 +101,7 @@ def gate_schema(schema: object, *, strict: bool) -> GatedSchema:
         raise SchemaRefused("", "", "its references are nested too deep") from None
     except SelfReference:
         raise SchemaRefused("", "", "a reference defines itself") from None
-    if written is False:
+    if isinstance(written, bool):
         raise SchemaRefused("", "", "no value can satisfy the schema")
     ignored = tuple(gate.ignored.values())
     if strict and ignored:

@@ -39,7 +39,7 @@ _ANNOTATIONS = frozenset(
 )  # fmt: skip
 JOINED = ("$ref", "allOf", "anyOf", "oneOf")
 _ENFORCED = frozenset(("type", "enum", "const", *JOINED, *(k for g in GROUPS.values() for k in g)))
-_VOID: dict[str, Callable[[dict[str, Any]], bool]] = {
+_VOID: dict[str, Callable[[Mapping[str, Any]], bool]] = {
     "not": lambda schema: schema["not"] is False,
     "if": lambda schema: "then" not in schema and "else" not in schema,
     "then": lambda schema: "if" not in schema,

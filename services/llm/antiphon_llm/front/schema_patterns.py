@@ -191,7 +191,7 @@ class _Scanner:
         self._place += 1
         if character == ".":
             return write_class(complement(LINE_ENDS, self._universe))
-        return self._single(((ord(character), ord(character)),))
+        return self._single(_one(character))
 
     def _group(self, depth: int) -> str:
         if depth > GROUP_DEPTH:
@@ -221,7 +221,7 @@ class _Scanner:
                 high = self._class_item()
                 if len(low) > 1 or len(high) > 1 or low > high:
                     raise PatternUnsupported("a range of a character class has no order")
-                found.append((low[0][0], high[0][1]))
+                found += [(first, high[0][1]) for first, _ in low]
             else:
                 if len(low) == 1 and not negated:
                     self._single(low)
@@ -243,7 +243,7 @@ class _Scanner:
         if character == "\\":
             return self._escape()
         self._place += 1
-        return ((ord(character), ord(character)),)
+        return _one(character)
 
     def _escape(self) -> Ranges:
         """The characters that an escape stands for."""
@@ -254,11 +254,11 @@ class _Scanner:
         if character in NAMED:
             found = NAMED[character]
         elif character in _CONTROL_ESCAPES:
-            found = ((ord(_CONTROL_ESCAPES[character]),) * 2,)
+            found = _one(_CONTROL_ESCAPES[character])
         elif not character or character.isalnum() or ord(character) >= 128:
             raise PatternUnsupported(f"it has the escape \\{character}")
         else:
-            found = ((ord(character), ord(character)),)
+            found = _one(character)
         self._place += 2
         return found
 
@@ -328,3 +328,7 @@ class _Scanner:
             return False
         self._place += 1
         return True
+
+
+def _one(character: str) -> Ranges:
+    return ((ord(character), ord(character)),)

@@ -24,7 +24,7 @@ def write_schema(schema: Schema, resolve: Resolve, ignore: Ignore) -> dict[str, 
     """The schema for the compiler; False where nothing satisfies it."""
     writer = _Writer(resolve, ignore)
     written = writer.write(schema)
-    if written is False:
+    if isinstance(written, bool):
         return False
     if writer.definitions:
         written = {**written, "$defs": writer.definitions}
@@ -186,7 +186,9 @@ class _Writer:
 
     def _inlined(self, names: Schema) -> Any:
         """The schema of names without a reference: the compiler follows none there."""
-        rule = self.write({**names, "type": ["string"]} if _only_keywords(names) else names)
+        if isinstance(names, Mapping) and _only_keywords(names):
+            names = {**names, "type": ["string"]}
+        rule = self.write(names)
         while rule is not False and "$ref" in rule:
             rule = self.definitions[rule["$ref"].rpartition("/")[2]]
         return rule
@@ -223,8 +225,8 @@ class _Writer:
             self._ignore(schema["at"], keyword, why)
 
 
-def _only_keywords(schema: Schema) -> bool:
-    return isinstance(schema, Mapping) and not {"$ref", "anyOf", "enum", "type"} & schema.keys()
+def _only_keywords(schema: Mapping[str, Any]) -> bool:
+    return not {"$ref", "anyOf", "enum", "type"} & schema.keys()
 
 
 def _choice(branches: list[Any]) -> Any:
