@@ -10,7 +10,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,20 @@ SCHEMA_ROWS = 32
 MODEL = "smollm2-135m-instruct"
 
 
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Without teams of threads, whose meetings take time wherever other work has the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    library.set_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        library.set_threads(threads)
+
+
+@one_core()
 def draws(report: Report) -> None:
     """A million draws at each of twenty settings, and of a rare token, by chi-square."""
     values = {}
@@ -52,11 +67,9 @@ def draws(report: Report) -> None:
     report.add("batch_form_settings_equal", same)
 
 
+@one_core()
 def cost(report: Report) -> None:
     """Milliseconds of one drawn row at the largest vocabulary, on one core."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    library.set_threads(1)
     plain = _milliseconds()
     few = [_milliseconds(top_k=64), _milliseconds(top_k=20, top_p=0.95, temperature=0.7)]
     others = {
@@ -67,8 +80,6 @@ def cost(report: Report) -> None:
         "logprobs": _milliseconds(logprobs=5),
     }
     report.add("cpu_row_unfiltered", plain, others | {"unfiltered": plain})
-    torch.set_num_threads(threads)
-    library.set_threads(threads)
     report.add("cpu_row_top_k", max(few), few)
 
 
