@@ -49,6 +49,7 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
     def __init__(self) -> None:
         self.calls = Calls()
         self.script = LlmScript()
+        self.words_said = 0
         self.starts: list[gen.StartGenerate] = []
         self.streams = 0
         """GenerateMany calls that were opened."""
@@ -172,6 +173,7 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
                 await asyncio.sleep(script.delay)
             for choice in choices:
                 yield gen.GenerateResponse(delta=self._delta(request, choice, word))
+            self.words_said += 1
         for delta in script.extra_deltas:
             yield gen.GenerateResponse(delta=delta)
         if script.fail_after_words == len(script.words):

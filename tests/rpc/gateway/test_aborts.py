@@ -148,6 +148,25 @@ async def test_a_slow_reader_gets_everything_and_holds_the_service_back(
     assert text == "".join(words)
 
 
+async def test_a_backend_that_goes_after_admission_refused_nothing(
+    either_bench: GatewayBench,
+) -> None:
+    """The edge must not send the request on as one that was never begun."""
+    bench = either_bench
+    bench.fakes.llm.script = LlmScript(words=("x",) * 1000, delay=0.01)
+    said = bench.fakes.llm.words_said
+    answer = asyncio.create_task(bench.chat())
+    await until(lambda: bench.fakes.llm.words_said > said + 10)
+    await bench.fakes.stop()
+    response = await answer
+    assert (response.status_code, response.json()["error"]["code"]) == (502, "bad_gateway")
+    assert "x-antiphon-not-started" not in response.headers
+    await until(lambda: bool(bench.backends.missing))
+    assert (await bench.chat()).headers["x-antiphon-not-started"] == "1"
+    await bench.fakes.start()
+    await until(lambda: not bench.backends.missing)
+
+
 def unchunk(data: bytes) -> bytes:
     """The body of a chunked response."""
     position = data.index(b"\r\n\r\n") + 4

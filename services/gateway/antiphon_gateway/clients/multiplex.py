@@ -29,6 +29,7 @@ from antiphon_core.rpc.context import current
 from antiphon_core.rpc.errors import from_status
 from antiphon_core.rpc.outcome import failure_of
 
+from antiphon_gateway.clients.stream import once_begun
 from antiphon_gateway.convert import generation as convert
 from antiphon_gateway.domain.generation import (
     Accepted,
@@ -164,6 +165,8 @@ class MultiplexedGeneration:
                 error = Internal("the backend ended the stream without its terminal message")
             else:
                 error = Unavailable("the llm service is draining", reason="DRAINING")
+        elif self._is_accepted:
+            error = once_begun(error)
         self.fail(error)
 
     def _grow(self, size: int) -> None:

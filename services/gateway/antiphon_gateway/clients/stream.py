@@ -12,11 +12,24 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import grpc.aio
-from antiphon_core.errors import Internal
+from antiphon_core.errors import AntiphonError, Internal, Unavailable
 from antiphon_core.rpc.outcome import failure_of
 from antiphon_core.rpc.streams import end_writes, typed_errors, write
 
 Event = TypeVar("Event")
+
+_NOT_BEGUN = ("NO_BACKEND", "DRAINING")
+
+
+def once_begun(error: AntiphonError) -> AntiphonError:
+    """What a lost backend means for a request that it had begun.
+
+    A failure below the application, and the end of a drain, look like a refusal; but then the
+    edge would send the request to another replica as one that nobody has worked on.
+    """
+    if error.reason not in _NOT_BEGUN:
+        return error
+    return Unavailable(f"the backend was lost: {error.message}", reason="WORKER_DIED")
 
 
 class BackendStream(Generic[Event]):
@@ -36,6 +49,7 @@ class BackendStream(Generic[Event]):
         self._call = call
         self._convert = convert
         self._terminal = terminal
+        self._begun = False
         self._ended = False
 
     async def __aenter__(self) -> Self:
@@ -63,13 +77,15 @@ class BackendStream(Generic[Event]):
             try:
                 message = await self._call.read()
             except grpc.aio.AioRpcError:
-                raise await failure_of(self._call) from None
+                failure = await failure_of(self._call)
+                raise (once_begun(failure) if self._begun else failure) from None
             except asyncio.CancelledError:
                 # Entered on failure only: around each read it would cost as much as the rest.
                 with typed_errors(self._call):
                     raise
             if message is grpc.aio.EOF:
                 raise Internal("the backend ended the stream without its terminal message")
+            self._begun = True
             event = self._convert(message)
             if event is None:
                 continue
