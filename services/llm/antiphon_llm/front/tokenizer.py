@@ -84,7 +84,10 @@ class Tokenizer:
             text: any text; lone surrogates are not allowed.
             add_special_tokens: put the begin and end tokens round it that the model expects.
         """
-        return self._fast.encode(text, add_special_tokens=add_special_tokens).ids
+        # The form that leaves out character offsets, of which nobody asks here: it takes half the
+        # time on a short text and two thirds on a long one.
+        (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
 
     def guard(self, text: str) -> str:
         """The text with every control token broken by a guard, for use inside a template."""
