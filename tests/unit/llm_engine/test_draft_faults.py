@@ -118,6 +118,17 @@ def test_empty_proposals_are_successes(engine_type, answers) -> None:
     assert engine.loop.speculation.counters()["draft: failures"] >= 10
 
 
+def test_a_release_that_fails_keeps_no_request_from_ending(engine_type, answers) -> None:
+    class Clinging(Oracle):
+        def release(self, request):
+            raise KeyError(request.request_id)
+
+    engine = engine_type(drafter=Clinging(answers), draft_depth=2)
+    assert serve(engine) is None
+    assert engine.outputs == answers
+    assert engine.loop.speculation.counters()["draft: release failures"] == len(PROMPTS)
+
+
 def test_without_a_limit_it_goes_on(engine_type, answers) -> None:
     engine = engine_type(drafter=Failing(answers, drafts=range(2, 100)), draft_depth=2)
     engine.loop.speculation._breaker = Breaker(-1)

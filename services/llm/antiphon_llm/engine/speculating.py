@@ -120,7 +120,12 @@ class Speculation:
     def release(self, request: Request) -> None:
         """The request has ended."""
         self._acceptances.pop(request, None)
-        self.drafter.release(request)
+        try:
+            self.drafter.release(request)
+        except Exception:
+            # The end of a request must not depend on it; what is not released shows in memory.
+            self.telemetry.release_failures += 1
+            _log.exception("drafter_release_failed", request_id=request.request_id)
 
     def counters(self) -> dict[str, int]:
         """What drafting did since boot, by name; ``draft: degraded`` is 1 while it fails."""
@@ -184,7 +189,7 @@ class Speculation:
         found = self._acceptances.get(request)
         if found is None:
             found = self._acceptances[request] = Acceptance(
-                self._acceptance, weight=4.0, memory=0.9
+                self._acceptance, weight=2.0, memory=0.95
             )
         return found
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from statistics import median
 
 _KEPT_STEPS = 16
+_FIRST_PROBES = 2
 _PROBE_STEPS = 64
 """Every so many steps of a load the other choice runs once: none where drafting pays, the whole
 depth where it does not. So both costs and acceptance stay known, for at most 2 % of the steps."""
@@ -89,7 +90,8 @@ class DepthPolicy:
         """Counts a step; whether it is one that takes what is not the best."""
         load = rows.bit_length()
         self._steps[load] = steps = self._steps.get(load, 0) + 1
-        return steps % _PROBE_STEPS == 0
+        # The first ones of a load as well: without a plain step's cost all drafts seem free.
+        return steps <= _FIRST_PROBES or steps % _PROBE_STEPS == 0
 
     def choose(
         self, rows: int, lengths: Sequence[int], shares: Sequence[float], *, probe: bool = False

@@ -14,6 +14,7 @@ class DraftTelemetry:
     Attributes:
         accepted: drafts kept so far.
         proposed: drafts that were checked.
+        release_failures: ended requests that the drafter failed to forget.
     """
 
     def __init__(self, depth: int) -> None:
@@ -21,6 +22,7 @@ class DraftTelemetry:
         self._accepted = [0] * depth
         self._row_steps = self._tokens = 0
         self._undrafted: dict[str, int] = {}
+        self.release_failures = 0
 
     @property
     def proposed(self) -> int:
@@ -55,4 +57,6 @@ class DraftTelemetry:
                 counts[f"draft: accepted {place}"] = accepted
         for reason, count in self._undrafted.items():
             counts[f"draft: none, {reason}"] = count
+        if self.release_failures:
+            counts["draft: release failures"] = self.release_failures
         return counts
