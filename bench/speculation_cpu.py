@@ -29,6 +29,7 @@ from bench.llm_cpu import Silent
 
 PASSAGE, BEGUN, OUTPUT = 240, 24, 160
 ROWS = (1, 4)
+WORKLOADS = ("copy", "idle")
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def main() -> None:
     options.add_argument("--model", default="smollm2-135m-instruct")
     options.add_argument("--depth", type=int, default=4)
     options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS)
     options.add_argument("--fixed", action="store_true", help="always the whole depth")
     options.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     given = options.parse_args()
@@ -148,7 +150,7 @@ def main() -> None:
     drafting = Engine(path, given.threads, drafter="ngram", draft_depth=given.depth,
                       draft_adaptive=not given.fixed)  # fmt: skip
     for rows in ROWS:
-        for workload in ("copy", "idle"):
+        for workload in given.workloads:
             timing = measure(plain, drafting, workload, rows, ids, given.repeats)
             print(json.dumps(asdict(timing)), flush=True)
 
