@@ -79,6 +79,31 @@ def walk(tag: Tag, rng: random.Random, start: str = "", *, plain: bool = False) 
     raise AssertionError(f"no end behind {out[-200:]!r}")
 
 
+def accepts(tag: Tag, text: str) -> bool:
+    """Whether the tag allows exactly this text."""
+    matcher = xgrammar.GrammarMatcher(compiler().compile_structural_tag(tags.source(tag)))
+    return matcher.accept_string(text) and matcher.accept_token(END)
+
+
+def test_text_that_does_not_begin_like_a_call() -> None:
+    tag = tags.text_unless(['{"name"', '{ "name"', "[now("])
+    for text in (
+        "",
+        " ",
+        "Hi",
+        "{",
+        '{"',
+        '{"nam',
+        '{"nameless": 1}',
+        "[now]",
+        "x [now()]",
+        " {1}",
+    ):
+        assert accepts(tag, text), text
+    for text in ('{"name"', '{"name": 1}', ' \n{ "name": "f"}', "[now()]"):
+        assert not accepts(tag, text), text
+
+
 def parsed(family: str, text: str) -> tuple[list[tuple[str, str]], list[Piece]]:
     """Closed calls and everything."""
     parser = choose("", tool_parser=family).parser(TOOLS)

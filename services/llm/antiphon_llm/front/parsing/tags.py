@@ -11,8 +11,6 @@ from typing import Any
 
 Tag = dict[str, Any]
 
-_ANY = r"[\s\S]*"
-
 
 def text(value: str) -> Tag:
     """Exactly this text."""
@@ -135,20 +133,37 @@ def triggered(trigger: str, calls: Sequence[Tag], *, single: bool) -> Tag:
 
 
 def text_unless(beginnings: Sequence[str]) -> Tag:
-    """Any text, also none, but those that begin so, behind white space or not."""
-    pattern = _unless([beginning for beginning in beginnings if beginning], " \t\r\n")
-    return {"type": "regex", "pattern": f"[ \\t\\r\\n]*(?:{pattern})?"}
+    """Any text, also none, but those that begin so, behind white space or not.
+
+    Args:
+        beginnings: of two characters or more.
+    """
+    space = r"[ \t\r\n]*"
+    cut = dict.fromkeys(
+        beginning[:size]
+        for beginning in beginnings
+        for size in range(1, len(beginning))
+        if not beginning[:size].startswith(tuple(beginnings))
+    )
+    whole = "|".join("".join(map(_literal, text)) for text in cut)
+    parting = {"type": "regex", "pattern": f"{space}(?:{_parting(beginnings, _SPACE)})"}
+    return either(
+        sequence(parting, any_text()), {"type": "regex", "pattern": f"{space}(?:{whole})?"}
+    )
 
 
-def _unless(beginnings: Sequence[str], besides: str = "") -> str:
-    """A pattern of the non-empty texts that part from each beginning before its end."""
+_SPACE = " \t\r\n"
+
+
+def _parting(beginnings: Sequence[str], besides: str = "") -> str:
+    """A pattern of the shortest texts that begin none of these and are no prefix of one."""
     groups: dict[str, list[str]] = {}
     for beginning in beginnings:
         groups.setdefault(beginning[0], []).append(beginning[1:])
-    branches = [f"[^{''.join(map(_in_class, (*groups, *besides)))}]{_ANY}"]
+    branches = [f"[^{''.join(map(_in_class, (*groups, *besides)))}]"]
     for first, rests in groups.items():
         if all(rests):
-            branches.append(f"{_literal(first)}(?:{_unless(rests)})?")
+            branches.append(f"{_literal(first)}(?:{_parting(rests)})")
     return "|".join(branches)
 
 
