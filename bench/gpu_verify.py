@@ -120,9 +120,10 @@ def host(bench: Bench) -> None:
         (runner._tables, "publish"), *((readback, "wait") for readback in runner._readbacks),
     ):  # fmt: skip
         timed(owner, name, totals)
-    bench.serve(1, gpu_engine.PROMPT, 256, SAMPLINGS["greedy"])
+    steps = gpu_engine.NEW_TOKENS
+    bench.serve(1, gpu_engine.PROMPT, steps, SAMPLINGS["greedy"])
     for name, seconds in sorted(totals.items(), key=lambda item: -item[1]):
-        print(f"  {name:32s} {seconds / 256 * 1e6:8.1f} us a step", flush=True)
+        print(f"  {name:32s} {seconds / steps * 1e6:8.1f} us a step", flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
