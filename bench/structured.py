@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -150,7 +151,7 @@ def random_models(folder: Path, default: Model) -> list[Model]:
 class Engine:
     """A real engine in this process that keeps a number of requests in flight."""
 
-    def __init__(self, model: Model, rows: int, **fields: object) -> None:
+    def __init__(self, model: Model, rows: int, **fields: Any) -> None:
         config = EngineConfig(
             model_path=str(model.path), context_limit=512, max_rows=rows, queue_limit=4096,
             threads=len(os.sched_getaffinity(0)), grammar_whitespace=BLANKS,

@@ -221,7 +221,8 @@ class _Scanner:
                 high = self._class_item()
                 if len(low) > 1 or len(high) > 1 or low > high:
                     raise PatternUnsupported("a range of a character class has no order")
-                found += [(first, high[0][1]) for first, _ in low]
+                ((first, _), (_, last)) = (*low, *high)
+                found.append((first, last))
             else:
                 if len(low) == 1 and not negated:
                     self._single(low)
