@@ -60,7 +60,7 @@ async def test_a_stream_joins_to_the_answer(model: ChatOpenAI) -> None:
     whole = model.invoke(question)
     chunks = [chunk async for chunk in model.astream(question, stream_usage=True)]
     assert "".join(chunk.text for chunk in chunks) == whole.text
-    assert len(chunks) > 4
+    assert len(chunks) > 2
     joined = chunks[0]
     for chunk in chunks[1:]:
         joined += chunk
@@ -85,7 +85,7 @@ def test_a_tool_loop(model: ChatOpenAI) -> None:
 def test_pieces_of_a_call_join_to_one(model: ChatOpenAI) -> None:
     bound = model.bind_tools([weather], tool_choice="weather", parallel_tool_calls=False)
     chunks = list(bound.stream("How is the weather in Rome?"))
-    assert sum(bool(chunk.tool_call_chunks) for chunk in chunks) > 2
+    assert sum(bool(chunk.tool_call_chunks) for chunk in chunks) > 1
     joined = chunks[0]
     for chunk in chunks[1:]:
         joined += chunk

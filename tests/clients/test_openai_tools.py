@@ -175,7 +175,7 @@ def test_the_streaming_helper_parses_the_arguments(client: openai.OpenAI) -> Non
     assert isinstance(done.parsed_arguments, Weather)
     deltas = [e for e in events if e.type == "tool_calls.function.arguments.delta"]
     assert "".join(event.arguments_delta for event in deltas) == done.arguments
-    assert len(deltas) > 3
+    assert len(deltas) > 1
     assert final.choices[0].finish_reason == "tool_calls"
 
 
