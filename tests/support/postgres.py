@@ -32,15 +32,17 @@ class Server:
         self._folder = folder
         self._programs = programs
         # The server refuses to run as root, as CI and containers do.
-        self._user = {"user": ACCOUNT, "group": ACCOUNT} if os.geteuid() == 0 else {}
-        self._owner = ACCOUNT if self._user else pwd.getpwuid(os.geteuid()).pw_name
+        # Another program changes the user: with subprocess's own way the child would run gRPC's
+        # fork handlers, which crash it now and then.
+        self._as_user = ["runuser", "-u", ACCOUNT, "--"] if os.geteuid() == 0 else []
+        self._owner = ACCOUNT if self._as_user else pwd.getpwuid(os.geteuid()).pw_name
 
     @property
     def url(self) -> str:
         return f"postgresql://{self._owner}@/postgres?host={self._folder}"
 
     def create(self) -> None:
-        if self._user:
+        if self._as_user:
             shutil.chown(self._folder, ACCOUNT, ACCOUNT)
         data = str(self._folder / "data")
         self._run("initdb", "-D", data, "-A", "trust", "-U", self._owner, "--no-sync")
@@ -61,14 +63,20 @@ class Server:
         return self._folder / "server.log"
 
     def _run(self, program: str, *arguments: str) -> None:
-        subprocess.run(
-            [str(self._programs / program), *arguments],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-            cwd=self._folder,
-            **self._user,
-        )
+        # Into a file: pg_ctl's server would keep a pipe open for ever.
+        with (self._folder / "commands.log").open("w+") as output:
+            finished = subprocess.run(
+                [*self._as_user, str(self._programs / program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+            )
+            output.seek(0)
+            server = self._log.read_text()[-2000:] if self._log.exists() else ""
+            assert finished.returncode == 0, (
+                f"{program} {arguments}: {finished.returncode} {output.read()}\n{server}"
+            )
 
 
 @contextmanager
@@ -82,6 +90,7 @@ def running_server() -> Iterator[Server]:
         server.create()
         server.start()
         yield server
-        server.stop()
     finally:
+        if (folder / "data" / "postmaster.pid").exists():
+            server.stop()
         shutil.rmtree(folder, ignore_errors=True)
