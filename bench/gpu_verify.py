@@ -83,6 +83,7 @@ def profile(bench: Bench, width: int) -> None:
     from torch.profiler import profile as torch_profile
 
     graph = bench.runner.graphs.recordings.graph(DecodeShape(1, width))
+    assert graph is not None
     with torch_profile(activities=[ProfilerActivity.CUDA]) as trace:
         for _ in range(10):
             graph.replay()

@@ -130,7 +130,7 @@ def _decode(
     heads, kv_heads = constants["HEADS"], constants["KV_HEADS"]
     block_dim = constants["BLOCK_DIM"]
     chunks = split.chunk_count(rows, kv_heads, max_query, processors(q.device))
-    pieces, chunk = rows * chunks, triton.cdiv(max_query, chunks)
+    pieces, chunk = rows * chunks, -(-max_query // chunks)
     tile = split.tile_rows(chunk, heads // kv_heads)
     if shape is None:
         shape = decode_shape(tile, block_dim, q.element_size())

@@ -1,5 +1,7 @@
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportArgumentType=false
-# Triton declares neither its CUDA extras, nor the options of a launch, nor constexpr arguments.
+# pyright: reportGeneralTypeIssues=false
+# Triton declares neither its CUDA extras, nor the options of a launch, nor constexpr arguments, nor
+# that a static range can be iterated.
 """A linear layer of few rows on CUDA: the weight streams through once, at memory speed.
 
 One row, or a few, run on plain multipliers, with the norm folded in at no cost of its own:
