@@ -21,8 +21,8 @@ from antiphon_llm.messages import Constraint
 SOURCE_BYTES = 256 * 1024
 NESTING_LIMIT = 256
 """Brackets inside brackets, of any source: the compiler recurses over them."""
-INLINE_BYTES = 4096
-"""Smaller sources are checked on the event loop: a thread hop costs more."""
+_REMEMBERED = 64
+"""Checked constraints that are kept: with the largest sources 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class CheckedConstraint:
     """What of it is not enforced, for the caller."""
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_REMEMBERED)
 def checked_constraint(options: ConstraintOptions, whitespace: int) -> CheckedConstraint:
     """Checks and rewrites; takes up to a second for the largest sources.
 
