@@ -99,7 +99,11 @@ def test_reasoning_has_defaults_of_its_own() -> None:
     assert reasoning_defaults(own, {}) == own
     changed = reasoning_defaults(own, {"temperature": 0.6, "top_k": 20.0})
     assert changed == SamplingDefaults(temperature=0.6, top_p=0.8, top_k=20)
-    for values, word in (({"heat": 1.0}, "heat"), ({"top_p": 1.5}, "top_p")):
+    for values, word in (
+        ({"heat": 1.0}, "heat"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"top_k": 2.5}, "top_k"),
+    ):
         with pytest.raises(FailedPrecondition, match=word) as caught:
             reasoning_defaults(own, values)
         assert caught.value.field == "reasoning_sampling"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 from antiphon_core.errors import FailedPrecondition, InvalidArgument
 
@@ -56,7 +57,14 @@ def reasoning_defaults(defaults: SamplingDefaults, values: Mapping[str, float]) 
             f"reasoning_sampling has {unknown[0]!r}; known are {', '.join(known)}",
             field="reasoning_sampling",
         )
-    typed = {name: int(value) if name == "top_k" else value for name, value in values.items()}
+    typed: dict[str, Any] = dict(values)
+    if "top_k" in values:
+        typed["top_k"] = int(values["top_k"])
+        if typed["top_k"] != values["top_k"]:
+            raise FailedPrecondition(
+                f"reasoning_sampling: top_k is {values['top_k']:g}, allowed is a whole number",
+                field="reasoning_sampling",
+            )
     try:
         check_sampling(SamplingOptions(**typed), vocabulary_size=1, draft_depth=0)
     except InvalidArgument as error:
