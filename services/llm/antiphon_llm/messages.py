@@ -69,7 +69,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     draft_failure_limit: int = 5
     """Consecutive failures of the drafter that end the process; -1 never does."""
     grammar_threads: int = 2
-    """Threads that compile constraints."""
+    """Constraints that are compiled at a time, and threads of each."""
     grammar_cache_bytes: int = 256 << 20
     grammar_timeout_s: float = 10.0
     grammar_whitespace: int = 16
@@ -374,7 +374,8 @@ class Fault(msgspec.Struct, tag="fault"):
 
 
 class Done(msgspec.Struct, tag="done"):
-    """Answer to StopNow, AnswerNow, FlushCache, Sleep or Wake; gauges that show the outcome go before it."""
+    """Answer to StopNow, AnswerNow, FlushCache, Sleep or Wake; gauges that show the outcome go
+    before it."""
 
     request_id: str
     error: str = ""

@@ -98,7 +98,11 @@ def build_grammars(
     from .xgrammar_backend import XgrammarBackend
 
     backend = XgrammarBackend(
-        vocabulary, width=width, end_ids=end_ids, whitespace=config.grammar_whitespace
+        vocabulary,
+        width=width,
+        end_ids=end_ids,
+        whitespace=config.grammar_whitespace,
+        threads=config.grammar_threads,
     )
     text_ids = frozenset(index for index, token in enumerate(vocabulary) if token)
     return Grammars(backend, config, text_ids=text_ids, end_ids=end_ids)

@@ -36,10 +36,17 @@ class XgrammarBackend:
         width: head width V; ids from ``len(vocabulary)`` on are padding.
         end_ids: the model's own end tokens.
         whitespace: longest run of whitespace between the parts of JSON; 0 allows none.
+        threads: that one compile may use.
     """
 
     def __init__(
-        self, vocabulary: Sequence[bytes], *, width: int, end_ids: Iterable[int], whitespace: int
+        self,
+        vocabulary: Sequence[bytes],
+        *,
+        width: int,
+        end_ids: Iterable[int],
+        whitespace: int,
+        threads: int = 1,
     ) -> None:
         digest = hashlib.sha256(f"xgrammar {version('xgrammar')} {width} {whitespace}".encode())
         for token in vocabulary:
@@ -53,8 +60,10 @@ class XgrammarBackend:
         tokenizer = xgrammar.TokenizerInfo(
             known, xgrammar.VocabType.RAW, vocab_size=width, stop_token_ids=sorted(end_ids)
         )
-        # One thread for each compile, since the pool runs several; the cache is the pool's too.
-        self._compiler = xgrammar.GrammarCompiler(tokenizer, max_threads=1, cache_enabled=False)
+        # The cache is the pool's: by bytes, and with one compile per key.
+        self._compiler = xgrammar.GrammarCompiler(
+            tokenizer, max_threads=threads, cache_enabled=False
+        )
 
     def compile(self, constraint: Constraint) -> XgrammarGrammar:
         """See GrammarBackend."""
