@@ -25,9 +25,7 @@ class Bench:
         self.builder = BatchBuilder(self.tables, step_tokens=200, max_rows=6, slots=slots)
 
     def request(self, tokens: list[int], *, written: int = 0, decoding: bool = False) -> Request:
-        sampler = SamplerRow(
-            Sampling(), choice=0, prompt_ids=tokens, end_ids=[], vocabulary=64
-        )
+        sampler = SamplerRow(Sampling(), choice=0, prompt_ids=tokens, end_ids=[], vocabulary=64)
         request = Request("r", 1, tokens, len(tokens), 9, Timings(0.0), sampler=sampler)
         request.row = self.tables.open()
         request.written = written

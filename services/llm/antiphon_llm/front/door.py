@@ -55,8 +55,14 @@ def require_open(
     """
     retry_after = min(60.0, max(0.5, service_seconds * (waiting + 1)))
     if closed:
-        bound = {"limit": 0, "observed": running} if closed == "MEMORY_PRESSURE" else {}
-        raise engine_error(_CLOSED.get(closed, ""), closed, retry_after, **bound)
+        short = closed == "MEMORY_PRESSURE"
+        raise engine_error(
+            _CLOSED.get(closed, ""),
+            closed,
+            retry_after,
+            limit=0 if short else None,
+            observed=running if short else None,
+        )
     if waiting + count > queue_limit:
         raise ResourceExhausted(
             f"{waiting} requests wait, the limit is {queue_limit}",
