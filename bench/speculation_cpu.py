@@ -1,7 +1,8 @@
 """What n-gram drafting is worth on this machine's cores, with a default model.
 
-Two engines in one process, with and without the drafter, take the same requests in turns
-(plain, drafting, drafting, plain), so that both meet the same minutes. *copy* continues a text
+One engine takes the same requests in turns with and without its drafter (plain, drafting,
+drafting, plain), so that both meet the same minutes and memory; two engines of one process differ
+by more than an idle drafter costs. *copy* continues a text
 that the prompt holds already; *idle* draws at a high temperature, where hardly anything repeats.
 Both must draw the same tokens, or nothing is reported.
 
@@ -57,9 +58,11 @@ class Engine:
         )  # fmt: skip
         endpoint = Silent()
         self.loop = boot(config, endpoint, BootPhases(endpoint))
+        self._speculation = self.loop.speculation
 
-    def serve(self, submits: list[Submit]) -> tuple[float, dict[str, list[int]]]:
+    def serve(self, submits: list[Submit], *, drafting: bool) -> tuple[float, dict[str, list[int]]]:
         """Tokens a second from when all prompts are done, and every request's tokens."""
+        self.loop.speculation = self._speculation if drafting else None
         tokens: dict[str, list[int]] = {submit.request_id: [] for submit in submits}
         for submit in submits:
             self.loop.intake.submit(submit)
@@ -79,8 +82,8 @@ class Engine:
     @property
     def drafted(self) -> tuple[int, int, int, int]:
         """Proposed, accepted, row steps and tokens so far."""
-        assert self.loop.speculation is not None
-        telemetry = self.loop.speculation.telemetry
+        assert self._speculation is not None
+        telemetry = self._speculation.telemetry
         counts = telemetry.counters()
         return (
             telemetry.proposed, telemetry.accepted, counts["draft: row steps"],
@@ -103,32 +106,31 @@ def requests(workload: str, rows: int, ids: list[int]) -> list[Submit]:
     return submits
 
 
-def measure(plain: Engine, drafting: Engine, workload: str, rows: int, ids: list[int],
-            repeats: int) -> Timing:  # fmt: skip
+def measure(engine: Engine, workload: str, rows: int, ids: list[int], repeats: int) -> Timing:
     """Turns of plain, drafting, drafting, plain; the first turn warms up."""
-    rates: dict[Engine, list[float]] = {plain: [], drafting: []}
+    rates: dict[bool, list[float]] = {False: [], True: []}
     ratios = []
-    before = drafting.drafted
+    before = engine.drafted
     for turn in range(repeats + 1):
-        texts, seen = [], {plain: 0.0, drafting: 0.0}
-        for engine in (plain, drafting, drafting, plain):
-            rate, tokens = engine.serve(requests(workload, rows, ids))
+        texts, seen = [], {False: 0.0, True: 0.0}
+        for drafting in (False, True, True, False):
+            rate, tokens = engine.serve(requests(workload, rows, ids), drafting=drafting)
             texts.append(tokens)
-            seen[engine] += rate / 2
+            seen[drafting] += rate / 2
         if any(text != texts[0] for text in texts):
             raise RuntimeError(f"{workload}: drafting changed the text")
         if turn:
-            for engine, rate in seen.items():
-                rates[engine].append(rate)
-            ratios.append(seen[drafting] / seen[plain])
+            for drafting, rate in seen.items():
+                rates[drafting].append(rate)
+            ratios.append(seen[True] / seen[False])
         else:
-            before = drafting.drafted
+            before = engine.drafted
     proposed, accepted, steps, tokens = (
-        now - then for now, then in zip(drafting.drafted, before, strict=True)
+        now - then for now, then in zip(engine.drafted, before, strict=True)
     )
     return Timing(
-        workload, rows, round(statistics.median(rates[plain]), 1),
-        round(statistics.median(rates[drafting]), 1), round(statistics.median(ratios), 3),
+        workload, rows, round(statistics.median(rates[False]), 1),
+        round(statistics.median(rates[True]), 1), round(statistics.median(ratios), 3),
         round(accepted / max(proposed, 1), 3), round(tokens / steps, 3),
     )  # fmt: skip
 
@@ -146,12 +148,11 @@ def main() -> None:
     configure_logging("bench", level="error")
     path = resolve(given.model, Path("~/.cache/antiphon").expanduser()).path
     ids = english(path)
-    plain = Engine(path, given.threads)
-    drafting = Engine(path, given.threads, drafter="ngram", draft_depth=given.depth,
-                      draft_adaptive=not given.fixed)  # fmt: skip
+    engine = Engine(path, given.threads, drafter="ngram", draft_depth=given.depth,
+                    draft_adaptive=not given.fixed)  # fmt: skip
     for rows in ROWS:
         for workload in given.workloads:
-            timing = measure(plain, drafting, workload, rows, ids, given.repeats)
+            timing = measure(engine, workload, rows, ids, given.repeats)
             print(json.dumps(asdict(timing)), flush=True)
 
 
