@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,17 @@ def test_greedy_output_is_the_model_s(engine_type, greedy_reference: Reference) 
     assert (finish.reason, finish.prompt_tokens, finish.output_tokens) == ("length", 19, 12)
     assert engine.admitted == ["a"]
     assert engine.allocator.used == 0
+
+
+def test_a_request_s_time_is_told_by_phase(engine_type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt of one step has a prefill too: from the plan that took it to its first token."""
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
+    engine = engine_type()
+    engine.submit("a", range(1, 20), max_tokens=3)
+    engine.run()
+    finish = engine.finished["a"]
+    assert finish.queue_seconds > 0 and finish.prefill_seconds > 0 and finish.decode_seconds > 0
 
 
 def test_many_requests_with_preemption_each_get_their_own_text(

@@ -51,7 +51,7 @@ class StepCommit:
         failures: list[Exception] = []
         for row in plan.rows:
             if not row.request.timings.admitted:
-                self._row(failures, row, self._admitted, row, now)
+                self._row(failures, row, self._admitted, row, plan.begun)
         for chunk in result.scored:
             self._row(failures, chunk.row, self._scores, chunk)
         for row, part in result.pooled:
@@ -83,9 +83,9 @@ class StepCommit:
             if kind is not FailureKind.REQUEST:
                 failures.append(error)
 
-    def _admitted(self, row: PlannedRow, now: float) -> None:
+    def _admitted(self, row: PlannedRow, begun: float) -> None:
         request = row.request
-        request.timings.admitted = now
+        request.timings.admitted = begun
         if request.sampler is not None:
             self._outbox.admitted(request.request_id, request.cached_tokens)
 
