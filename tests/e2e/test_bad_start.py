@@ -22,6 +22,7 @@ def run_service(module: str, *arguments: str) -> subprocess.CompletedProcess:
 def test_a_port_in_use_is_named_before_anything_starts(tmp_path: Path):
     with socket.socket() as holder:
         base = free_port_block()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", base))
         holder.listen()
         command = [sys.executable, "-m", "antiphon_cli", "up", "--port", str(base)]

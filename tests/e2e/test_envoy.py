@@ -51,7 +51,8 @@ def test_sse_is_not_buffered(suite: RunningSuite):
     assert arrivals[-1][1] == "data: [DONE]"
     spread = arrivals[-1][0] - arrivals[0][0]
     gaps = [b[0] - a[0] for a, b in itertools.pairwise(arrivals)]
-    assert len(arrivals) > 10
+    # A busy machine merges pieces, but never all of them.
+    assert len(arrivals) > 4
     assert max(gaps) < 0.8 * spread, "all tokens came in one burst"
 
 

@@ -137,7 +137,8 @@ def test_hello_tells_what_the_file_holds(real: Real) -> None:
     assert (hello.architecture, hello.vocab_size, hello.eos_ids) == expected[real.name]
     assert hello.context_limit == 2048
     assert hello.tokenizer == from_gguf(GgufFile(real.path).metadata).fingerprint
-    assert set(hello.boot_seconds) == {"configure", "load_weights", "allocate_kv", "warm_up"}
+    phases = {"configure", "load_weights", "allocate_kv", "grammars", "warm_up"}
+    assert set(hello.boot_seconds) == phases
 
 
 def _first_difference(ours: list[int], theirs: list[int]) -> int:
