@@ -93,15 +93,12 @@ def drafts(report: Report) -> None:
 
 
 def copy(report: Report) -> None:
-    """Tokens a second with n-gram drafting over those without, in turns of one process."""
+    """Tokens a second with n-gram drafting over those without, in turns of one engine."""
     path = resolve(MODEL, Path("~/.cache/antiphon").expanduser()).path
     ids, threads = english(path), len(os.sched_getaffinity(0))
-    plain = speculation_cpu.Engine(path, threads)
-    drafting = speculation_cpu.Engine(path, threads, drafter="ngram", draft_depth=4)
+    engine = speculation_cpu.Engine(path, threads, drafter="ngram", draft_depth=4)
     timings = {
-        (workload, rows): speculation_cpu.measure(
-            plain, drafting, workload, rows, ids, COPY_REPEATS
-        )
+        (workload, rows): speculation_cpu.measure(engine, workload, rows, ids, COPY_REPEATS)
         for workload in ("copy", "idle")
         for rows in speculation_cpu.ROWS
     }
