@@ -73,7 +73,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     grammar_cache_bytes: int = 256 << 20
     grammar_timeout_s: float = 10.0
     grammar_whitespace: int = 16
-    """Longest run of whitespace in constrained JSON; 0 allows none."""
+    """Most whitespace at each place of constrained JSON that may have some; 0 allows none. An
+    empty array can have two places in a row."""
     draft_adaptive: bool = True
     """Whether a step drafts fewer than ``draft_depth`` where that is faster."""
     draft_valve: str = "auto"
