@@ -141,7 +141,7 @@ class LlmSettings(Settings):
         256 << 20, doc="memory for compiled constraints that may be asked for again", ge=0
     )
     grammar_whitespace: int = setting(
-        16, doc="most white space at each place of constrained JSON that may have some; 0: none", ge=0
+        16, doc="most white space at each place of constrained JSON that may have it; 0: none", ge=0
     )
 
     @model_validator(mode="after")
