@@ -224,14 +224,14 @@ def as_drawn(setting: Setting, count: int, seed: int = 11) -> bool:
     return True
 
 
-def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
+def chi_square(counts: np.ndarray, expected: np.ndarray, *, pooled_below: float = 5) -> float:
     """p-value of counts (cells) under the expected ones; 0 where an impossible cell was drawn.
 
-    Cells that expect fewer than 5 are pooled, so the tail is judged together.
+    Cells that expect fewer are pooled, so the tail is judged together.
     """
     if counts[expected == 0].sum():
         return 0.0
-    common = expected >= 5
+    common = expected >= pooled_below
     observed = np.append(counts[common], counts[~common].sum())
     wanted = np.append(expected[common], expected[~common].sum())
     observed, wanted = observed[wanted > 0], wanted[wanted > 0]

@@ -12,7 +12,6 @@ graph of the same run, and what vLLM 0.24 was measured to take on this card.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -40,6 +39,7 @@ from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
 from antiphon_nn.layers import DenseLinear
 
+from bench import gpu_command
 from bench.random_qwen3 import QWEN3_0_6B, QWEN3_8B, Qwen3Shape, RandomCheckpoint
 
 COPY_BYTES_PER_SECOND = 4.25e12
@@ -386,14 +386,5 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measures and judges."""
-    options = parse(arguments)
-    raw = measure(options)
-    if options.json:
-        options.json.write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
-    return judge(raw) if options.bars else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(gpu_command.run(parse(sys.argv[1:]), measure, judge))

@@ -22,7 +22,6 @@ Arms are run in the order ABBA. Texts with drafts are compared with those withou
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import statistics
@@ -42,7 +41,7 @@ from antiphon_llm.speculation.drafter import Drafter
 from antiphon_llm.speculation.ngram import NgramDrafter
 from antiphon_nn.layers import DenseLinear
 
-from bench import gpu_engine
+from bench import gpu_command, gpu_engine
 from bench.gpu_engine import SAMPLINGS, Bench
 from bench.scripted_drafter import Scripted
 
@@ -326,14 +325,5 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measures and judges."""
-    options = parse(arguments)
-    raw = measure(options)
-    if options.json:
-        options.json.write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
-    return judge(raw) if options.bars else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(gpu_command.run(parse(sys.argv[1:]), measure, judge))

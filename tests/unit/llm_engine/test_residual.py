@@ -29,6 +29,8 @@ from antiphon_llm.speculation.accept import (
     uniform_of_words,
 )
 
+from bench.draw_statistics import chi_square
+
 from .conftest import VOCABULARY, next_token
 from .drafters import Sampled
 
@@ -130,18 +132,7 @@ def p_value(tokens: np.ndarray, target: np.ndarray) -> float:
         joint = (joint[:, None] * target[np.arange(joint.size) % size]).reshape(-1)
         codes = codes * size + tokens[:, place]
     seen = np.bincount(codes, minlength=joint.size)
-    expected = keys * joint
-    if seen[expected == 0].any():
-        return 0.0
-    large = expected >= 10
-    seen = np.append(seen[large], seen[~large].sum())
-    expected = np.append(expected[large], expected[~large].sum())
-    seen, expected = seen[expected > 0], expected[expected > 0]
-    if len(seen) < 2:
-        return 1.0
-    statistic = float(((seen - expected) ** 2 / expected).sum())
-    halves = torch.tensor([(len(seen) - 1) / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(halves[0], halves[1]))
+    return chi_square(seen, keys * joint, pooled_below=10)
 
 
 CASES = [(8, p, q, depth) for p in KINDS for q in KINDS for depth in (1, 2)] + [

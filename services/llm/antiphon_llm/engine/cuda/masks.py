@@ -36,11 +36,6 @@ class MaskUploads:
         self._on_device = torch.zeros(size, dtype=torch.int32, device=device.device)
         self._vocabulary = vocabulary
 
-    @staticmethod
-    def predict_bytes(places: int, vocabulary: int) -> int:
-        """Device bytes; as many are pinned on the host for each slot."""
-        return 4 * (places * (2 + mask_words(vocabulary)) + 2 * 3 * _ALIGNMENT)
-
     def send(self, slot: int, windows: Sequence[tuple[MaskedRow, Window]]) -> StepMasks:
         """Enqueues one copy of these rows' masks; valid on the device until the next."""
         # Passed when the step that used the slot last was collected.

@@ -104,7 +104,7 @@ class Harmony(CallFormat):
 
 _TRACES = (
     # The engine takes a trace from its opening marker to its end out of what a grammar sees.
-    tags.optional(tags.text(f"{CHANNEL}analysis{MESSAGE}")),
+    tags.optional(tags.text(ANALYSIS)),
     tags.optional(tags.text(_NEXT)),
 )
 _PREAMBLE = tags.tag(f"{CHANNEL}commentary{MESSAGE}", tags.any_text(END, START), f"{END}{_NEXT}")
