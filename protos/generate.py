@@ -17,16 +17,19 @@ from grpc_tools import protoc
 
 PROTOS = Path(__file__).resolve().parent
 GENERATED = PROTOS / "gen"
+THIRD_PARTY = PROTOS / "third_party"
+SOURCES = (PROTOS / "antiphon", THIRD_PARTY / "xds")
+"""What stubs are made of; google.rpc has a package of its own."""
 
 
 def generate(output: Path) -> None:
-    """Writes _pb2.py, _pb2.pyi and _pb2_grpc.py of every Antiphon proto beneath ``output``."""
-    sources = sorted(str(path) for path in (PROTOS / "antiphon").rglob("*.proto"))
+    """Writes _pb2.py, _pb2.pyi and _pb2_grpc.py of every proto of ours beneath ``output``."""
+    sources = sorted(str(path) for root in SOURCES for path in root.rglob("*.proto"))
     well_known = resources.files("grpc_tools") / "_proto"
     arguments = [
         "protoc",
+        f"--proto_path={THIRD_PARTY}",
         f"--proto_path={PROTOS}",
-        f"--proto_path={PROTOS / 'third_party'}",
         f"--proto_path={well_known}",
         f"--python_out={output}",
         f"--pyi_out={output}",
@@ -35,9 +38,11 @@ def generate(output: Path) -> None:
     ]
     if protoc.main(arguments) != 0:
         raise SystemExit("protoc failed")
-    for directory in [output / "antiphon", *(output / "antiphon").rglob("*")]:
-        if directory.is_dir():
-            (directory / "__init__.py").touch()
+    for root in SOURCES:
+        package = output / root.name
+        for directory in [package, *package.rglob("*")]:
+            if directory.is_dir():
+                (directory / "__init__.py").touch()
 
 
 def differences(left: Path, right: Path) -> list[str]:
@@ -46,7 +51,8 @@ def differences(left: Path, right: Path) -> list[str]:
     def names(root: Path) -> set[Path]:
         return {
             path.relative_to(root)
-            for path in (root / "antiphon").rglob("*")
+            for source in SOURCES
+            for path in (root / source.name).rglob("*")
             if path.is_file() and "__pycache__" not in path.parts
         }
 
