@@ -184,12 +184,16 @@ class SpeechFinished(_message.Message):
     def __init__(self, reason: _Optional[_Union[SpeechFinishReason, str]] = ..., sample_count: _Optional[int] = ..., input_units: _Optional[int] = ..., time_to_first_audio: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., audio_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., dropped_symbols: _Optional[int] = ...) -> None: ...
 
 class DecodeCodesRequest(_message.Message):
-    __slots__ = ("config", "codes")
+    __slots__ = ("config", "codes", "flush", "clear")
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_FIELD_NUMBER: _ClassVar[int]
+    CLEAR_FIELD_NUMBER: _ClassVar[int]
     config: DecodeConfig
     codes: _audio_pb2.CodeFrames
-    def __init__(self, config: _Optional[_Union[DecodeConfig, _Mapping]] = ..., codes: _Optional[_Union[_audio_pb2.CodeFrames, _Mapping]] = ...) -> None: ...
+    flush: SpeechFlush
+    clear: SpeechClear
+    def __init__(self, config: _Optional[_Union[DecodeConfig, _Mapping]] = ..., codes: _Optional[_Union[_audio_pb2.CodeFrames, _Mapping]] = ..., flush: _Optional[_Union[SpeechFlush, _Mapping]] = ..., clear: _Optional[_Union[SpeechClear, _Mapping]] = ...) -> None: ...
 
 class DecodeConfig(_message.Message):
     __slots__ = ("code_format", "output_format")
@@ -200,14 +204,18 @@ class DecodeConfig(_message.Message):
     def __init__(self, code_format: _Optional[_Union[_audio_pb2.CodeFormat, _Mapping]] = ..., output_format: _Optional[_Union[_audio_pb2.AudioFormat, _Mapping]] = ...) -> None: ...
 
 class DecodeCodesResponse(_message.Message):
-    __slots__ = ("ready", "audio", "finished")
+    __slots__ = ("ready", "audio", "finished", "mark", "progress")
     READY_FIELD_NUMBER: _ClassVar[int]
     AUDIO_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     ready: SpeechReady
     audio: AudioChunk
     finished: SpeechFinished
-    def __init__(self, ready: _Optional[_Union[SpeechReady, _Mapping]] = ..., audio: _Optional[_Union[AudioChunk, _Mapping]] = ..., finished: _Optional[_Union[SpeechFinished, _Mapping]] = ...) -> None: ...
+    mark: SpeechMark
+    progress: SpeechProgress
+    def __init__(self, ready: _Optional[_Union[SpeechReady, _Mapping]] = ..., audio: _Optional[_Union[AudioChunk, _Mapping]] = ..., finished: _Optional[_Union[SpeechFinished, _Mapping]] = ..., mark: _Optional[_Union[SpeechMark, _Mapping]] = ..., progress: _Optional[_Union[SpeechProgress, _Mapping]] = ...) -> None: ...
 
 class EncodeAudioRequest(_message.Message):
     __slots__ = ("config", "audio")
@@ -226,12 +234,28 @@ class EncodeConfig(_message.Message):
     def __init__(self, code_format: _Optional[_Union[_audio_pb2.CodeFormat, _Mapping]] = ..., input_format: _Optional[_Union[_audio_pb2.AudioFormat, _Mapping]] = ...) -> None: ...
 
 class EncodeAudioResponse(_message.Message):
-    __slots__ = ("codes", "finished")
+    __slots__ = ("codes", "finished", "ready", "progress")
     CODES_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     codes: _audio_pb2.CodeFrames
     finished: EncodeFinished
-    def __init__(self, codes: _Optional[_Union[_audio_pb2.CodeFrames, _Mapping]] = ..., finished: _Optional[_Union[EncodeFinished, _Mapping]] = ...) -> None: ...
+    ready: EncodeReady
+    progress: SpeechProgress
+    def __init__(self, codes: _Optional[_Union[_audio_pb2.CodeFrames, _Mapping]] = ..., finished: _Optional[_Union[EncodeFinished, _Mapping]] = ..., ready: _Optional[_Union[EncodeReady, _Mapping]] = ..., progress: _Optional[_Union[SpeechProgress, _Mapping]] = ...) -> None: ...
+
+class EncodeReady(_message.Message):
+    __slots__ = ("code_format", "frame_samples", "sample_rate_hz", "queue_wait")
+    CODE_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    FRAME_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_RATE_HZ_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_WAIT_FIELD_NUMBER: _ClassVar[int]
+    code_format: _audio_pb2.CodeFormat
+    frame_samples: int
+    sample_rate_hz: int
+    queue_wait: _duration_pb2.Duration
+    def __init__(self, code_format: _Optional[_Union[_audio_pb2.CodeFormat, _Mapping]] = ..., frame_samples: _Optional[int] = ..., sample_rate_hz: _Optional[int] = ..., queue_wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class EncodeFinished(_message.Message):
     __slots__ = ("sample_count", "frame_count")
@@ -246,7 +270,7 @@ class GetSlotsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetSlotsResponse(_message.Message):
-    __slots__ = ("total", "busy", "queued", "cost")
+    __slots__ = ("total", "busy", "queued", "cost", "groups")
     class CostEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -258,11 +282,27 @@ class GetSlotsResponse(_message.Message):
     BUSY_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     total: int
     busy: int
     queued: int
     cost: _containers.ScalarMap[str, float]
-    def __init__(self, total: _Optional[int] = ..., busy: _Optional[int] = ..., queued: _Optional[int] = ..., cost: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[SlotGroup]
+    def __init__(self, total: _Optional[int] = ..., busy: _Optional[int] = ..., queued: _Optional[int] = ..., cost: _Optional[_Mapping[str, float]] = ..., groups: _Optional[_Iterable[_Union[SlotGroup, _Mapping]]] = ...) -> None: ...
+
+class SlotGroup(_message.Message):
+    __slots__ = ("name", "total", "busy", "queued", "models")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    total: int
+    busy: int
+    queued: int
+    models: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., total: _Optional[int] = ..., busy: _Optional[int] = ..., queued: _Optional[int] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Voice(_message.Message):
     __slots__ = ("id", "display_name", "kind", "models", "language", "sample_rate_hz", "created_at", "aliases", "is_default")
