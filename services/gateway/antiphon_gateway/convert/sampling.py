@@ -1,52 +1,14 @@
-"""Generation settings that chat and text completions share."""
+"""Generation settings that all endpoints which generate text share."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from antiphon_core.errors import InvalidArgument
 
 from antiphon_gateway.domain.generation import Constraint, ConstraintKind, Sampling, Stop
+from antiphon_gateway.openai.generation import GenerationFields
 
 
-class SamplingFields(Protocol):
-    """The settings as both wire models spell them."""
-
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    logit_bias: dict[int, float] | None
-    seed: int | None
-    min_tokens: int | None
-    allowed_token_ids: list[int] | None
-    banned_token_ids: list[int] | None
-    no_repeat_ngram_size: int | None
-    no_repeat_ngram_window: int | None
-    draft_depth: int | None
-
-
-class StopFields(Protocol):
-    """When to stop, as both wire models spell it."""
-
-    stop: str | list[str] | None
-    stop_token_ids: list[int] | None
-    ignore_eos: bool | None
-    include_stop: bool | None
-
-
-class ConstraintFields(Protocol):
-    """The constraint extensions as both wire models spell them."""
-
-    regex: str | None
-    grammar: str | None
-    choice: list[str] | None
-
-
-def sampling_of(request: SamplingFields) -> Sampling:
+def sampling_of(request: GenerationFields) -> Sampling:
     """Draw settings; what is absent stays the model's own."""
     return Sampling(
         temperature=request.temperature,
@@ -67,7 +29,7 @@ def sampling_of(request: SamplingFields) -> Sampling:
     )
 
 
-def stop_of(request: StopFields, max_tokens: int | None) -> Stop:
+def stop_of(request: GenerationFields, max_tokens: int | None) -> Stop:
     """When generation ends.
 
     Args:
@@ -84,7 +46,7 @@ def stop_of(request: StopFields, max_tokens: int | None) -> Stop:
     )
 
 
-def at_most_one_constraint(request: ConstraintFields) -> Constraint | None:
+def at_most_one_constraint(request: GenerationFields) -> Constraint | None:
     """The constraint of the regex, grammar and choice extensions.
 
     Raises:

@@ -8,27 +8,13 @@ from msgspec import Meta, Raw, Struct
 
 from antiphon_gateway.openai.common import (
     Choices,
-    ChoiceStrings,
     Count,
     CountOrZero,
-    DraftDepth,
-    Fraction,
-    Grammar,
-    LogitBias,
     Logprobs,
-    NgramSize,
-    Penalty,
-    PriorityName,
-    RepetitionPenalty,
-    Seed,
     ServiceTier,
-    Stop,
-    StopTokenIds,
     StreamOptions,
-    Temperature,
-    TokenIds,
-    TopK,
 )
+from antiphon_gateway.openai.generation import GenerationFields
 
 FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
@@ -189,51 +175,25 @@ class AudioOutput(Struct):
     format: Literal["wav", "mp3", "flac", "opus", "pcm16", "aac"]
 
 
-class ChatRequest(Struct):
+class ChatRequest(GenerationFields, kw_only=True):
     """POST /v1/chat/completions; null is the same as absent."""
 
     messages: Annotated[list[Message], Meta(min_length=1)]
-    model: str | None = None
-    allowed_token_ids: TokenIds | None = None
     audio: AudioOutput | None = None
-    banned_token_ids: TokenIds | None = None
     chat_template_kwargs: dict[str, Raw] | None = None
-    choice: ChoiceStrings | None = None
     continue_final_message: bool | None = None
-    draft_depth: DraftDepth | None = None
-    frequency_penalty: Penalty | None = None
-    grammar: Grammar | None = None
-    ignore_eos: bool | None = None
-    include_stop: bool | None = None
-    logit_bias: LogitBias | None = None
     logprobs: bool | None = None
-    lora: str | None = None
     max_completion_tokens: Count | None = None
     max_tokens: Count | None = None
-    min_p: Fraction | None = None
-    min_tokens: CountOrZero | None = None
     modalities: list[Literal["text", "audio"]] | None = None
     n: Choices | None = None
-    no_repeat_ngram_size: NgramSize | None = None
-    no_repeat_ngram_window: CountOrZero | None = None
     parallel_tool_calls: bool | None = None
-    presence_penalty: Penalty | None = None
-    priority: PriorityName | None = None
     reasoning_effort: str | None = None
-    regex: Grammar | None = None
-    repetition_penalty: RepetitionPenalty | None = None
     response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
     return_timing: bool | None = None
-    seed: Seed | None = None
     service_tier: ServiceTier | None = None
-    stop: Stop | None = None
-    stop_token_ids: StopTokenIds | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Temperature | None = None
     thinking_token_budget: CountOrZero | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedToolsChoice | None = None
     tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
-    top_k: TopK | None = None
     top_logprobs: Logprobs | None = None
-    top_p: Fraction | None = None

@@ -12,29 +12,15 @@ from antiphon_gateway.domain import generation
 from antiphon_gateway.openai.chat_output import encode, sse_frame
 from antiphon_gateway.openai.common import (
     Choices,
-    ChoiceStrings,
     CountOrZero,
-    DraftDepth,
     FinishReasonName,
-    Fraction,
-    Grammar,
-    LogitBias,
     Logprobs,
-    NgramSize,
-    Penalty,
-    PriorityName,
-    RepetitionPenalty,
-    Seed,
-    Stop,
-    StopTokenIds,
     StreamOptions,
-    Temperature,
     Timing,
     TokenId,
-    TokenIds,
-    TopK,
     Usage,
 )
+from antiphon_gateway.openai.generation import GenerationFields
 
 MAX_PROMPTS = 128
 
@@ -42,44 +28,18 @@ PromptTokens = Annotated[list[TokenId], Meta(min_length=1)]
 PromptItem = str | TokenId | PromptTokens
 
 
-class CompletionRequest(Struct):
+class CompletionRequest(GenerationFields, kw_only=True):
     """POST /v1/completions; null is the same as absent."""
 
     prompt: str | Annotated[list[PromptItem], Meta(min_length=1)]
-    model: str | None = None
-    allowed_token_ids: TokenIds | None = None
-    banned_token_ids: TokenIds | None = None
     best_of: Choices | None = None
-    choice: ChoiceStrings | None = None
-    draft_depth: DraftDepth | None = None
     echo: bool | None = None
-    frequency_penalty: Penalty | None = None
-    grammar: Grammar | None = None
-    ignore_eos: bool | None = None
-    include_stop: bool | None = None
-    logit_bias: LogitBias | None = None
     logprobs: Logprobs | None = None
-    lora: str | None = None
     max_tokens: CountOrZero | None = None
-    min_p: Fraction | None = None
-    min_tokens: CountOrZero | None = None
     n: Choices | None = None
-    no_repeat_ngram_size: NgramSize | None = None
-    no_repeat_ngram_window: CountOrZero | None = None
-    presence_penalty: Penalty | None = None
-    priority: PriorityName | None = None
     prompt_logprobs: Logprobs | None = None
-    regex: Grammar | None = None
-    repetition_penalty: RepetitionPenalty | None = None
     return_timing: bool | None = None
-    seed: Seed | None = None
-    stop: Stop | None = None
-    stop_token_ids: StopTokenIds | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    temperature: Temperature | None = None
-    top_k: TopK | None = None
-    top_p: Fraction | None = None
 
 
 class CompletionLogprobs(Struct):
