@@ -211,11 +211,6 @@ class LlmSettings(Settings):
                 f"drafter is {self.drafter!r} and draft_model {self.draft_model!r}; the drafters "
                 "model and eagle3 need one, others have none"
             )
-        if self.drafter not in ("", "ngram") and self.device != "cpu":
-            raise ValueError(
-                f"drafter {self.drafter} is not served on {self.device} yet: its tests do not pass "
-                "there; use ngram"
-            )
         if self.draft_accept == "residual" and (self.drafter == "ngram" or self.device != "cpu"):
             raise ValueError(
                 f"draft_accept residual is not served by drafter {self.drafter!r} on "

@@ -47,8 +47,15 @@ SHAPE = {
 class Prompts:
     """Rows that feed their prompts through prefill steps, with recordings or without."""
 
-    def __init__(self, model: Decoder, lengths: Sequence[int], *, graphs: bool) -> None:
-        device = HostDevice()
+    def __init__(
+        self,
+        model: Decoder,
+        lengths: Sequence[int],
+        *,
+        graphs: bool,
+        device: HostDevice | None = None,
+    ) -> None:
+        device = device or HostDevice()
         self.tables = BlockTables(
             EntryAllocator(ENTRIES), rows=ROWS, entry_tokens=ENTRY_TOKENS, context_limit=CONTEXT
         )
@@ -130,6 +137,27 @@ def test_recorded_steps_leave_the_states_of_the_python_path(model: Decoder) -> N
     for own, other in zip(recorded.pool.views.values(), plain.pool.views.values(), strict=True):
         # The null entry is where padding goes.
         torch.testing.assert_close(own[1:], other[1:], rtol=0, atol=1e-5)
+
+
+class TimedDevice(HostDevice):
+    """Runs behind, so that the Python of the largest rung is timed after it was recorded."""
+
+    runs_behind = True
+
+
+def test_recorded_states_lie_where_the_recordings_leave_them(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph writes where it was recorded; what ran afterwards must not have moved the place."""
+    clock = "antiphon_llm.engine.cuda.prefill_graphs.time.perf_counter"
+    monkeypatch.setattr(clock, lambda: 0.0)  # Every rung pays
+    prompts = Prompts(model, (64, 3), graphs=True, device=TimedDevice())
+    places = set()
+    for counts in ((64, 0), (0, 3)):
+        states = prompts.steps._kept()
+        prompts.step(counts)
+        places |= {states.data_ptr(), prompts.steps._kept().data_ptr()}
+    assert len(places) == 1 and prompts.steps.graphs.replays == 2
 
 
 def test_a_step_that_no_recording_fits_takes_the_python_path(model: Decoder) -> None:

@@ -63,10 +63,6 @@ def test_a_drafter_and_its_checkpoint_reach_the_engine() -> None:
         (("--draft-valve", "on:0"), "draft_valve"),
         (("--draft-failure-limit", "0"), "draft_failure_limit is 0"),
         (
-            ("--drafter", "mtp", "--draft-depth", "2", "--device", "cuda"),
-            "drafter mtp is not served on cuda yet",
-        ),
-        (
             ("--drafter", "ngram", "--draft-depth", "2", "--draft-accept", "residual"),
             "residual is not served by drafter 'ngram'",
         ),

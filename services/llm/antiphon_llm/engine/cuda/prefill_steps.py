@@ -73,7 +73,7 @@ class PrefillSteps:
         )
         self._step_tokens = options.step_tokens
         self._widest = min(options.step_tokens, LADDER[-1])
-        self._recorded_states: dict[PrefillKey, torch.Tensor] = {}
+        self._states: torch.Tensor | None = None
 
     def prepare(self, rows: Sequence[PlannedRow], *, observed: bool = False) -> PreparedPrefill:
         """Chooses how the rows run and stages their metadata; ``observed`` says that a drafter
@@ -97,7 +97,7 @@ class PrefillSteps:
         key = prepared.key
         if key is not None:
             self.graphs.run(key, prepared.tokens, lambda: self._read_by(key))
-            return self._recorded_states[key][: prepared.samples]
+            return self._kept()[: prepared.samples]
         if not prepared.read:
             return self._last_states(prepared.batch)
         self._path.gather(prepared.batch)
@@ -118,15 +118,25 @@ class PrefillSteps:
     def release(self) -> None:
         """Drops the recordings."""
         self.graphs.release()
-        self._recorded_states.clear()
+        self._states = None
 
     def _recorded_work(self, key: PrefillKey) -> Callable[[], None]:
         batch = self._path.views(key)
 
         def work() -> None:
-            self._recorded_states[key] = self._last_states(batch)
+            states = self._last_states(batch)
+            if self._states is None:
+                self._states = torch.empty_like(states)
+            self._states.copy_(states)
 
         return work
+
+    def _kept(self) -> torch.Tensor:
+        """(ROWS, H), where every recording leaves its states: one place, made before the first is
+        recorded, so that running a recorded step's Python (to time it) cannot move it."""
+        if self._states is None:
+            raise RuntimeError("no prefill step is recorded")
+        return self._states
 
     def _last_states(self, batch: StepBatch) -> torch.Tensor:
         self._path.gather(batch)
