@@ -14,6 +14,7 @@ OPERATIONS = (
     "add_rms_norm",
     "gather_rows",
     "gelu_tanh_mul",
+    "lora",
     "pack",
     "paged_attention",
     "philox",

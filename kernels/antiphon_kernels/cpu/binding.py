@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from antiphon_kernels.cpu import build
-from antiphon_kernels.cpu.signatures import FORMAT_NUMBERS, SIGNATURES, Attention, Weight
+from antiphon_kernels.cpu.signatures import FORMAT_NUMBERS, SIGNATURES, Attention, Lora, Weight
 
 if TYPE_CHECKING:
     from antiphon_kernels.cpu.program import Recorder
@@ -304,6 +304,23 @@ class Native:
                     else f"a block table names a block outside the {k_cache.shape[0]} slots"
                 )
             )
+
+    def lora(self, record: Lora, x: torch.Tensor, slots: torch.Tensor, out: torch.Tensor) -> None:
+        _require_rows("x", x)
+        _require_rows("out", out)
+        fault = self._call(
+            "lora",
+            record,
+            x.data_ptr(),
+            x.stride(0),
+            slots.data_ptr(),
+            x.shape[0],
+            out.data_ptr(),
+            out.stride(0),
+            self.threads,
+        )
+        if fault:
+            raise IndexError(f"lora: a slot lies outside [0, {record.slots})")
 
     def philox(self, key: int, rest: tuple[int, int, int], words: np.ndarray) -> None:
         self._call(

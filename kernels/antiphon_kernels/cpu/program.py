@@ -33,6 +33,7 @@ RECORDABLE = (
     "store_kv",
     "paged_attention",
     "quant_linear_int16",
+    "lora",
 )
 """Kernels by their number in program.cpp."""
 _NUMBERS = {name: number for number, name in enumerate(RECORDABLE)}

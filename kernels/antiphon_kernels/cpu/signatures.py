@@ -40,6 +40,18 @@ class Attention(Structure):
     )  # fmt: skip
 
 
+class LoraPart(Structure):
+    _fields_ = (("a", c_void_p), ("b", c_void_p), ("rank", c_int64))
+
+
+class Lora(Structure):
+    _fields_ = (
+        ("parts", c_void_p),
+        ("sizes", c_void_p),
+        *((name, c_int64) for name in ("count", "slots", "depth")),
+    )
+
+
 _POINTER_AND_STRIDE = (c_void_p, c_int64)
 _POINTER_AND_STRIDES = (c_void_p, c_int64, c_int64)
 _ROTATED = (*_POINTER_AND_STRIDES, c_int64)
@@ -87,6 +99,10 @@ SIGNATURES = {
     "paged_attention": (
         c_int,
         (POINTER(Attention), c_void_p, c_void_p, c_int64, c_int64, c_int),
+    ),
+    "lora": (
+        c_int,
+        (POINTER(Lora), *_POINTER_AND_STRIDE, c_void_p, c_int64, *_POINTER_AND_STRIDE, c_int),
     ),
     "philox": (None, (c_uint64, c_void_p, c_void_p, c_int64, c_int)),
     "byte_product_peak": (c_int64, (c_int64, c_int)),

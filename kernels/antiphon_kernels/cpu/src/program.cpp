@@ -12,9 +12,11 @@
 namespace antiphon {
 struct Weight;
 struct Attention;
+struct Lora;
 }  // namespace antiphon
 
 using antiphon::Attention;
+using antiphon::Lora;
 using antiphon::Weight;
 
 ANTIPHON_EXPORT int antiphon_quant_linear(const Weight*, const float*, int64_t, int64_t,
@@ -36,6 +38,8 @@ ANTIPHON_EXPORT int antiphon_store_kv(const float*, int64_t, int64_t, const floa
                                       int64_t, int64_t, int64_t);
 ANTIPHON_EXPORT int antiphon_paged_attention(const Attention*, const int32_t*, const int32_t*,
                                              int64_t, int64_t, int);
+ANTIPHON_EXPORT int antiphon_lora(const Lora*, const float*, int64_t, const int32_t*, int64_t,
+                                  float*, int64_t, int);
 
 namespace antiphon {
 namespace {
@@ -90,6 +94,7 @@ int run(const Call& call) {
     case 5: return invoke(antiphon_store_kv, call);
     case 6: return invoke(antiphon_paged_attention, call);
     case 7: return invoke(antiphon_quant_linear_int16, call);
+    case 8: return invoke(antiphon_lora, call);
     default: return -1;
   }
 }
