@@ -8,11 +8,13 @@ from typing import Any, Protocol, Self
 
 import grpc.aio
 from antiphon.llm.v1 import generate_pb2, llm_service_pb2, llm_service_pb2_grpc
+from antiphon_core.rpc.context import current
 from antiphon_core.rpc.streams import result
 
 from antiphon_gateway.clients.multiplex import GenerationMultiplexer
 from antiphon_gateway.clients.stream import BackendStream
 from antiphon_gateway.convert import generation as convert
+from antiphon_gateway.convert.affinity import affinity_key
 from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.domain.generation import (
     ChatInput,
@@ -21,6 +23,9 @@ from antiphon_gateway.domain.generation import (
     GenerateRequest,
     Tokenized,
 )
+
+AFFINITY = "x-antiphon-affinity"
+"""Metadata that a balancing proxy chooses the replica by."""
 
 
 class GenerationStream(Protocol):
@@ -69,7 +74,12 @@ class LlmBackend:
         """Starts a generation for the current request context."""
         if self._many is not None:
             return self._many.start(request)
-        call = self._stub.Generate(convert.request_to_proto(request), timeout=request.timeout)
+        key = affinity_key(request, current().tenant)
+        call = self._stub.Generate(
+            convert.request_to_proto(request),
+            timeout=request.timeout,
+            metadata=((AFFINITY, key),) if key else (),
+        )
         return BackendStream(call, convert.response_to_event, Completed)
 
     async def tokenize(

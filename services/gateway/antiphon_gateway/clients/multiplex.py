@@ -29,7 +29,7 @@ from antiphon_core.rpc.context import current
 from antiphon_core.rpc.errors import from_status
 from antiphon_core.rpc.outcome import failure_of
 
-from antiphon_gateway.clients.stream import once_begun
+from antiphon_gateway.clients.stream import once_begun, refused_unstarted
 from antiphon_gateway.convert import generation as convert
 from antiphon_gateway.domain.generation import (
     Accepted,
@@ -158,14 +158,19 @@ class MultiplexedGeneration:
         self._end()
         self._wake()
 
-    def lose(self, error: AntiphonError) -> None:
-        """The stream is over: an accepted request should have had its terminal before."""
+    def lose(self, error: AntiphonError, *, was_sent: bool) -> None:
+        """The stream is over: an accepted request should have had its terminal before.
+
+        Args:
+            error: why it is over.
+            was_sent: whether the service may have got the request.
+        """
         if isinstance(error, _EndedInOrder):
             if self._is_accepted:
                 error = Internal("the backend ended the stream without its terminal message")
             else:
                 error = Unavailable("the llm service is draining", reason="DRAINING")
-        elif self._is_accepted:
+        elif was_sent:
             error = once_begun(error)
         self.fail(error)
 
@@ -245,6 +250,7 @@ class _Connection:
 
     async def _read(self) -> None:
         error: AntiphonError = Internal("the stream's messages could not be read")
+        was_opened = True
         try:
             while (message := await self._call.read()) is not grpc.aio.EOF:
                 self._deal(message)
@@ -253,13 +259,14 @@ class _Connection:
                 error = _EndedInOrder(error.message)
         except grpc.aio.AioRpcError:
             error = await failure_of(self._call)
+            was_opened = not await refused_unstarted(self._call)
             log.warning("generate_many_lost", reason=error.reason, message=error.message[:300])
         except asyncio.CancelledError:
             error = Cancelled("the connection to the llm service was closed")
         except Exception:
             log.exception("generate_many_unreadable")
         finally:
-            self._finish(error)
+            self._finish(error, was_opened=was_opened)
 
     def _deal(self, message: generate_pb2.GenerateManyResponse) -> None:
         generations = self._generations
@@ -290,14 +297,15 @@ class _Connection:
         except (grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
             pass  # The call is over; its reader learns why.
 
-    def _finish(self, error: AntiphonError) -> None:
+    def _finish(self, error: AntiphonError, *, was_opened: bool) -> None:
         self.is_over = True
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
         self._call.cancel()
-        for generation in list(self._generations.values()):
-            generation.lose(error)
+        unsent = {message.start.stream_id for message in self._outbox}
+        for stream_id, generation in list(self._generations.items()):
+            generation.lose(error, was_sent=was_opened and stream_id not in unsent)
 
 
 def _size(event: GenerateEvent) -> int:

@@ -13,12 +13,15 @@ from typing import Any, Generic, Self, TypeVar
 
 import grpc.aio
 from antiphon_core.errors import AntiphonError, Internal, Unavailable
-from antiphon_core.rpc.outcome import failure_of
+from antiphon_core.rpc.interceptors import NOT_STARTED
+from antiphon_core.rpc.outcome import StreamCall, failure_of
 from antiphon_core.rpc.streams import end_writes, typed_errors, write
 
 Event = TypeVar("Event")
 
 _NOT_BEGUN = ("NO_BACKEND", "DRAINING")
+_NEVER_CONNECTED = "failed to connect to all addresses"
+"""How gRPC's core begins the details of a call for which there was no connection."""
 
 
 def once_begun(error: AntiphonError) -> AntiphonError:
@@ -30,6 +33,17 @@ def once_begun(error: AntiphonError) -> AntiphonError:
     if error.reason not in _NOT_BEGUN:
         return error
     return Unavailable(f"the backend was lost: {error.message}", reason="WORKER_DIED")
+
+
+async def refused_unstarted(call: StreamCall) -> bool:
+    """Whether a failed call can have begun nothing: service or proxy say so, or nobody was there.
+
+    A connection that breaks under a call proves nothing: the service may be at work on it.
+    """
+    for key, _ in await call.trailing_metadata() or ():
+        if key == NOT_STARTED:
+            return True
+    return (await call.details() or "").startswith(_NEVER_CONNECTED)
 
 
 class BackendStream(Generic[Event]):
@@ -78,7 +92,8 @@ class BackendStream(Generic[Event]):
                 message = await self._call.read()
             except grpc.aio.AioRpcError:
                 failure = await failure_of(self._call)
-                raise (once_begun(failure) if self._begun else failure) from None
+                unstarted = not self._begun and await refused_unstarted(self._call)
+                raise (failure if unstarted else once_begun(failure)) from None
             except asyncio.CancelledError:
                 # Entered on failure only: around each read it would cost as much as the rest.
                 with typed_errors(self._call):
