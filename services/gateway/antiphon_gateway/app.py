@@ -20,6 +20,8 @@ from antiphon_gateway.middleware.quota import QuotaMiddleware
 from antiphon_gateway.middleware.request import App, RequestMiddleware
 from antiphon_gateway.quota.quotas import Quotas
 from antiphon_gateway.realtime.endpoint import realtime_websocket
+from antiphon_gateway.routes.authorize import PREFIX as AUTHORIZE
+from antiphon_gateway.routes.authorize import Authorize
 from antiphon_gateway.realtime.routes import ROUTES as REALTIME_ROUTES
 from antiphon_gateway.routes import rest_routes
 from antiphon_gateway.static import page_routes
@@ -66,6 +68,7 @@ class Gateway:
             *rest_routes(),
             *REALTIME_ROUTES,
             WebSocketRoute("/v1/realtime", realtime_websocket),
+            Route(AUTHORIZE + "/{path:path}", Authorize()),
             *page_routes(),
         ]
         served = {route.path for route in routes if isinstance(route, Route)}
