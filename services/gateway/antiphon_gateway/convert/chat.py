@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import binascii
-import re
-from base64 import b64decode
 from collections.abc import Sequence
 
 import msgspec
 from antiphon_core.errors import InvalidArgument
 
+from antiphon_gateway.convert.content import audio_content, image_content
 from antiphon_gateway.convert.sampling import (
     at_most_one_constraint,
     sampling_of,
     stop_of,
 )
+from antiphon_gateway.convert.tools import (
+    allowed_choice,
+    free_choice,
+    named_choice,
+    no_tools,
+    schema_constraint,
+    schema_text,
+)
 from antiphon_gateway.domain import generation
 from antiphon_gateway.domain.catalog import ModelInfo
-from antiphon_gateway.domain.generation import Modality
 from antiphon_gateway.openai import chat as wire
-from antiphon_gateway.openai.common import MAX_SCHEMA_BYTES
 from antiphon_gateway.openai.spoken import transcript_of
-
-_DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
-_AUDIO_ENCODINGS = {"ogg": "opus"}
 
 
 def chat_request(
@@ -88,7 +89,7 @@ def tools_of(tools: Sequence[wire.Tool]) -> tuple[generation.Tool, ...]:
             generation.Tool(
                 name=function.name,
                 description=function.description or "",
-                parameters=_schema_text(function.parameters, path),
+                parameters=schema_text(function.parameters, path),
                 strict=bool(function.strict),
             )
         )
@@ -149,41 +150,8 @@ def _part(part: wire.ContentPart, path: str, model: ModelInfo) -> generation.Con
     if isinstance(part, wire.RefusalPart):
         return part.refusal
     if isinstance(part, wire.ImagePart):
-        _require_input(Modality.IMAGE, path, model)
-        return _image(part.image_url.url, f"{path}.image_url.url")
-    _require_input(Modality.AUDIO, path, model)
-    audio_format = part.input_audio.format
-    return generation.AudioContent(
-        part.input_audio.data, _AUDIO_ENCODINGS.get(audio_format, audio_format)
-    )
-
-
-def _require_input(modality: Modality, path: str, model: ModelInfo) -> None:
-    if modality not in model.input_modalities:
-        reads = [str(item) for item in model.input_modalities] or ["text"]
-        raise InvalidArgument(
-            f"{path}: model {model.id!r} does not read {modality}; it reads {', '.join(reads)}",
-            reason="UNSUPPORTED_MODALITY",
-            field=path,
-            allowed=reads,
-        )
-
-
-def _image(url: str, path: str) -> generation.ImageContent:
-    match = _DATA_URL.fullmatch(url)
-    if match is None:
-        raise InvalidArgument(
-            f"{path} must be a data URL (data:image/png;base64,...); URLs are not fetched",
-            reason="UNSUPPORTED_OPTION",
-            field=path,
-        )
-    try:
-        data = b64decode(match.group(2), validate=True)
-    except binascii.Error:
-        raise InvalidArgument(
-            f"{path} is not valid base64", reason="INVALID_IMAGE", field=path
-        ) from None
-    return generation.ImageContent(data, match.group(1))
+        return image_content(part.image_url.url, path, f"{path}.image_url.url", model)
+    return audio_content(part.input_audio.data, part.input_audio.format, path, model)
 
 
 def _max_tokens(request: wire.ChatRequest) -> int | None:
@@ -206,32 +174,20 @@ def _logprobs(request: wire.ChatRequest) -> int | None:
 def _tool_choice(request: wire.ChatRequest) -> generation.ToolChoice | None:
     choice = request.tool_choice
     single = request.parallel_tool_calls is False
-    if not request.tools:
-        if choice not in (None, "none", "auto"):
-            raise InvalidArgument("tool_choice needs tools", field="tool_choice")
-        return None
-    names = {tool.function.name for tool in request.tools}
+    names = {tool.function.name for tool in request.tools or ()}
     if choice is None or isinstance(choice, str):
-        mode = generation.ToolMode(choice or "auto")
-        return generation.ToolChoice(mode, single_call=single)
+        return free_choice(choice, has_tools=bool(names), single=single)
+    if not names:
+        raise no_tools()
     if isinstance(choice, wire.NamedTool):
-        _require_known(choice.function.name, names, "tool_choice.function.name")
-        return generation.ToolChoice(
-            generation.ToolMode.NAMED, name=choice.function.name, single_call=single
-        )
-    allowed = tuple(tool.function.name for tool in choice.allowed_tools.tools)
-    for index, name in enumerate(allowed):
-        _require_known(name, names, f"tool_choice.allowed_tools.tools[{index}].function.name")
-    return generation.ToolChoice(
-        generation.ToolMode(choice.allowed_tools.mode), allowed=allowed, single_call=single
+        return named_choice(choice.function.name, names, "tool_choice.function.name", single=single)
+    return allowed_choice(
+        choice.allowed_tools.mode,
+        [tool.function.name for tool in choice.allowed_tools.tools],
+        names,
+        "tool_choice.allowed_tools.tools[{}].function.name",
+        single=single,
     )
-
-
-def _require_known(name: str, names: set[str], path: str) -> None:
-    if name not in names:
-        raise InvalidArgument(
-            f"{path}: no tool named {name!r} is offered", field=path, allowed=sorted(names)
-        )
 
 
 def _constraint(request: wire.ChatRequest) -> generation.Constraint | None:
@@ -246,28 +202,8 @@ def _constraint(request: wire.ChatRequest) -> generation.Constraint | None:
         )
     if isinstance(form, wire.JsonObjectFormat):
         return generation.Constraint(generation.ConstraintKind.JSON_OBJECT)
-    path = "response_format.json_schema.schema"
-    schema = _schema_text(form.json_schema.schema, path)
-    if not schema:
-        raise InvalidArgument(f"{path} is required", reason="MISSING_FIELD", field=path)
-    return generation.Constraint(
-        generation.ConstraintKind.JSON_SCHEMA, schema, strict=bool(form.json_schema.strict)
+    return schema_constraint(
+        form.json_schema.schema,
+        "response_format.json_schema.schema",
+        strict=form.json_schema.strict,
     )
-
-
-def _schema_text(raw: msgspec.Raw, path: str) -> str:
-    """The JSON text of a schema as it was sent; empty for null."""
-    data = bytes(raw)
-    if len(data) > MAX_SCHEMA_BYTES:
-        raise InvalidArgument(
-            f"{path} has {len(data)} bytes; at most {MAX_SCHEMA_BYTES} are allowed",
-            reason="TOO_LARGE",
-            field=path,
-            metadata={"limit": str(MAX_SCHEMA_BYTES), "observed": str(len(data))},
-        )
-    text = data.decode()
-    if text == "null":
-        return ""
-    if not text.startswith("{"):
-        raise InvalidArgument(f"{path} must be a JSON schema object", field=path)
-    return text
