@@ -19,6 +19,7 @@ from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.messages import Finish, Sampling, StepOutputs, Submit, TopLogprobs
+from antiphon_llm.models.adapters import AdaptedTokens
 from antiphon_llm.models.block import WantedRows
 from antiphon_llm.speculation.drafter import Drafter
 
@@ -72,6 +73,7 @@ class PageReadingModel:
         meta: StepBatch,
         views: Sequence[LayerCache],
         wanted: WantedRows | None = None,
+        adapted: AdaptedTokens | None = None,
     ) -> torch.Tensor:
         assert wanted is None
         keys = views[0].keys

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.models.adapters import AdaptedTokens
 from antiphon_llm.models.block import WantedRows
 
 from .plan import PlannedRow, StepClass, StepPlan
@@ -42,6 +43,17 @@ class StepBatch:
     max_query: int
     max_context: int
     step_class: StepClass
+    adapter_slots: torch.Tensor | None = None
+    """int32 (N), each token's adapter, 0 for the model itself; None where no token has one."""
+    active_adapters: torch.Tensor | None = None
+    """See AdaptedTokens."""
+
+    @property
+    def adapted(self) -> AdaptedTokens | None:
+        """What a forward pass is told of the adapters."""
+        if self.adapter_slots is None:
+            return None
+        return AdaptedTokens(self.adapter_slots, self.active_adapters)
 
 
 class BatchBuilder:
@@ -62,6 +74,7 @@ class BatchBuilder:
         """The batch of a plan whose entries are held already."""
         slot = self._slots[self._turn]
         token = sampled = max_query = max_context = 0
+        adapted = any(row.request.adapter_slot for row in plan.rows)
         for index, row in enumerate(plan.rows):
             count, end = row.shape.tokens, token + row.shape.tokens
             fill_row(
@@ -73,6 +86,8 @@ class BatchBuilder:
             )
             slot.query_start.host[index + 1] = end
             slot.context_len.host[index] = row.end
+            if adapted:
+                slot.adapter_slots.host[token:end] = row.request.adapter_slot
             draws = row.shape.draws
             if draws:
                 slot.sample_index.host[sampled : sampled + draws] = range(end - draws, end)
@@ -94,6 +109,7 @@ class BatchBuilder:
             max_query=max_query,
             max_context=max_context,
             step_class=plan.step_class,
+            adapter_slots=slot.adapter_slots.first(token) if adapted else None,
         )
 
 
@@ -143,6 +159,7 @@ class _Slot:
         self.query_start = _Buffer(max_rows + 1, np.int32)
         self.context_len = _Buffer(max_rows, np.int32)
         self.sample_index = _Buffer(step_tokens, np.int64)
+        self.adapter_slots = _Buffer(step_tokens, np.int32)
         self._block_table = _Buffer((max_rows, tables.width), np.int32)
         self._published: list[tuple[int, int, int]] = []
 

@@ -46,6 +46,7 @@ _BATCH_TENSORS = (
     "write_slot",
     "sample_index",
 )
+    "adapter_slots",
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +157,12 @@ class CpuRunner:
         if self._fixed_batch is not None:
             batch = self._settled(batch)
         hidden = self._model.forward(
-            batch.input_ids, batch.positions, batch, self._views, wanted=self._wanted(plan, batch)
+            batch.input_ids,
+            batch.positions,
+            batch,
+            self._views,
+            wanted=self._wanted(plan, batch),
+            adapted=batch.adapted,
         )
         result = StepResult()
         scored = iter(flight.scored)

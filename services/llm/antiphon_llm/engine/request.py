@@ -73,6 +73,8 @@ class Request:
 
     request_id: str
     sequence: int
+    adapter_slot: int = 0
+    """Of the model's adapters; 0 is the model itself."""
     """Arrival number; the queue's order."""
     tokens: list[int]
     prompt_length: int

@@ -12,6 +12,7 @@ import torch
 from antiphon_llm.kvcache.pool import KvPool
 from antiphon_llm.kvcache.row_map import RowMap
 from antiphon_llm.messages import TopLogprobs
+from antiphon_llm.models.adapters import AdaptedTokens
 from antiphon_llm.models.block import WantedRows
 from antiphon_llm.sampler.draw import Draw
 
@@ -132,6 +133,7 @@ class ForwardModel(Protocol):
         views: Sequence[LayerCache],
         *,
         wanted: WantedRows | None = None,
+        adapted: AdaptedTokens | None = None,
     ) -> torch.Tensor:
         """Final hidden states (N, H) of the batch's tokens, or (R, H) of the wanted ones alone;
         writes keys and values of all.

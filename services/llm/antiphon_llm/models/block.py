@@ -13,6 +13,7 @@ from antiphon_nn.graph_ability import GraphAbility
 from antiphon_nn.layers import Projection, RMSNorm
 from antiphon_nn.rotary import RotaryEmbedding
 
+from .adapters import AdaptedTokens, LayerAdapters
 from .loader import Loader
 from .spec import DecoderSpec, LayerSpec
 from .workspace import LayerViews
@@ -91,6 +92,8 @@ class Block:
         attention_workspace: torch.Tensor | None,
     ) -> None:
         self.layer = layer
+        self.adapters: LayerAdapters | None = None
+        """None where no adapters are served."""
         self._rope = rope
         self._attention_workspace = attention_workspace
         heads, kv_heads, dim = layer.heads, layer.kv_heads, layer.head_dim
@@ -130,10 +133,12 @@ class Block:
         view: CacheView,
         work: LayerViews,
         apart: bool,
+        adapted: AdaptedTokens | None = None,
     ) -> None:
         """Leaves the tokens' queries in ``work``, their keys and values in ``view``, and the
         residual stream whole; ``apart`` says whether part of it lies in ``work.update``."""
-        _project(self._qkv, self._attention_norm, work, apart, work.qkv)
+        _project(self._qkv, self._attention_norm, work, apart, work.qkv, reread=adapted is not None)
+        self._adapt("qkv", work.normed, work.qkv, adapted)
         self.store(positions, meta, view, work)
 
     @property
@@ -165,7 +170,13 @@ class Block:
             plus_one=query_norm is not None and query_norm.plus_one,
         )
 
-    def attend(self, rows: AttendedRows, view: CacheView, work: LayerViews) -> bool:
+    def attend(
+        self,
+        rows: AttendedRows,
+        view: CacheView,
+        work: LayerViews,
+        adapted: AdaptedTokens | None = None,
+    ) -> bool:
         """Adds attention's contribution for the queries in ``work``; whether it lies apart."""
         layer = self.layer
         paged_attention(
@@ -184,13 +195,22 @@ class Block:
             workspace=self._attention_workspace,
             out=work.mixed,
         )
-        return _add(self._output, work.mixed_rows, self._attention_output_norm, work)
+        return self._add(
+            self._output, "output", work.mixed_rows, self._attention_output_norm, work, adapted
+        )
 
-    def feed_forward(self, work: LayerViews, apart: bool) -> bool:
+    def feed_forward(
+        self, work: LayerViews, apart: bool, adapted: AdaptedTokens | None = None
+    ) -> bool:
         """Adds the feed-forward contribution; whether it lies apart, as ``apart`` says of what
         came before."""
         rows = work.hidden.shape[0]
-        if not apart and self._gate_up.folds(rows, norm=True, gate=True):
+        if adapted is not None:
+            norm = self._feed_forward_norm
+            _project(self._gate_up, norm, work, apart, work.gate_up, reread=True)
+            self._adapt("gate_up", work.normed, work.gate_up, adapted)
+            _ACTIVATIONS[self._activation](work.gate, work.up, out=work.activated)
+        elif not apart and self._gate_up.folds(rows, norm=True, gate=True):
             self._gate_up.folded(
                 work.hidden,
                 work.activated,
@@ -203,7 +223,36 @@ class Block:
         else:
             _project(self._gate_up, self._feed_forward_norm, work, apart, work.gate_up)
             _ACTIVATIONS[self._activation](work.gate, work.up, out=work.activated)
-        return _add(self._down, work.activated, self._feed_forward_output_norm, work)
+        return self._add(
+            self._down, "down", work.activated, self._feed_forward_output_norm, work, adapted
+        )
+
+    def _add(
+        self,
+        linear: Projection,
+        projection: str,
+        x: torch.Tensor,
+        norm: RMSNorm | None,
+        work: LayerViews,
+        adapted: AdaptedTokens | None,
+    ) -> bool:
+        """Adds ``norm(linear(x))`` to the residual stream; whether it lies apart."""
+        if norm is None and linear.accumulate(x, work.hidden):
+            self._adapt(projection, x, work.hidden, adapted)
+            return False
+        linear(x, work.update)
+        self._adapt(projection, x, work.update, adapted)
+        if norm is not None:
+            norm(work.update, work.update)
+        return True
+
+    def _adapt(
+        self, projection: str, x: torch.Tensor, out: torch.Tensor, adapted: AdaptedTokens | None
+    ) -> None:
+        """Adds the tokens' adapters to a projection's outputs of x."""
+        if adapted is not None:
+            assert self.adapters is not None
+            self.adapters.add(projection, x, out, adapted)
 
 
 def normed(norm: RMSNorm, work: LayerViews, apart: bool) -> None:

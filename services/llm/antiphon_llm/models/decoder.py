@@ -19,6 +19,7 @@ from antiphon_nn.rotary import RopeSettings, RotaryEmbedding
 from antiphon_llm.kvcache.fields import FieldSpec
 from antiphon_llm.kvcache.row_map import RowMap
 
+from .adapters import AdaptedTokens, ModelAdapters
 from .block import AttentionMeta, Block, CacheView, WantedRows, normed
 from .config_reader import UnsupportedConfig
 from .loader import Loader
@@ -92,6 +93,8 @@ class Decoder:
         self.workspace = Workspace(spec, device=self.device, dtype=dtype, fixed_tokens=fixed_tokens)
         self.programs = DecodePrograms(enabled=self.packed)
         self._taps: HiddenTaps | None = None
+        self.adapters: ModelAdapters | None = None
+        """The adapters by slot; None until they are served."""
         self._final_norm = load.norm("model.norm")
         self._head, self.tied_head = self._load_head(load, checkpoint)
         checkpoint.check_coverage((*IGNORED_TENSORS, *drafting_tensors(checkpoint, spec)))
@@ -157,6 +160,15 @@ class Decoder:
         )
         return self._taps
 
+    def serve_adapters(self, slots: int, rank_max: int) -> ModelAdapters:
+        """Makes room for so many adapters of ranks up to ``rank_max``."""
+        self.adapters = ModelAdapters(
+            self.spec, slots=slots, rank_max=rank_max, dtype=self.dtype, device=self.device
+        )
+        for block, layer in zip(self._blocks, self.adapters.layers, strict=True):
+            block.adapters = layer
+        return self.adapters
+
     def residual(self, tokens: int) -> torch.Tensor:
         """(N, H) of the last forward, which fed N tokens, before the final norm; valid until the
         next. It is the residual stream itself: nothing is computed for it."""
@@ -174,6 +186,7 @@ class Decoder:
         views: Sequence[CacheView],
         drawn: torch.Tensor | None = None,
         wanted: WantedRows | None = None,
+        adapted: AdaptedTokens | None = None,
     ) -> torch.Tensor:
         """Final hidden states (N, H) of token ids (N) at absolute positions (N), int32.
 
@@ -182,13 +195,18 @@ class Decoder:
 
         With ``wanted`` the result is (R, H), of those tokens alone: the others' part in the
         last layer ends with their keys and values. Only for steps where :meth:`prunes`.
+        Without ``adapted`` all tokens are the model's own.
         """
         work = self.workspace.views(ids.shape[0])
         self._embedding(ids, work.hidden, drawn)
         if wanted is not None:
-            return self._run_wanted(positions, meta, views, work, wanted)
+            return self._run_wanted(positions, meta, views, work, wanted, adapted)
         self.programs.run(
-            positions, meta, views, lambda: self._run_blocks(positions, meta, views, work)
+            positions,
+            meta,
+            views,
+            lambda: self._run_blocks(positions, meta, views, work, adapted),
+            slots=None if adapted is None else adapted.slots,
         )
         if self._taps is not None:
             self._taps.join(ids.shape[0])
@@ -200,6 +218,7 @@ class Decoder:
         meta: AttentionMeta,
         views: Sequence[CacheView],
         work: LayerViews,
+        adapted: AdaptedTokens | None,
     ) -> None:
         """Runs the residual stream in ``work`` through the blocks and the final norm.
 
@@ -208,8 +227,8 @@ class Decoder:
         """
         apart = False
         for index, (block, view) in enumerate(zip(self._blocks, views, strict=True)):
-            block.store_keys_values(positions, meta, view, work, apart)
-            apart = block.feed_forward(work, block.attend(meta, view, work))
+            block.store_keys_values(positions, meta, view, work, apart, adapted)
+            apart = block.feed_forward(work, block.attend(meta, view, work, adapted), adapted)
             if self._taps is not None:
                 self._taps.keep(index, work, apart)
         normed(self._final_norm, work, apart)
@@ -233,20 +252,24 @@ class Decoder:
         views: Sequence[CacheView],
         work: LayerViews,
         wanted: WantedRows,
+        adapted: AdaptedTokens | None,
     ) -> torch.Tensor:
         """As ``_run_blocks``, with the last layer's output for the wanted tokens alone."""
         apart = False
         last, last_view = self._blocks[-1], views[-1]
         for block, view in zip(self._blocks[:-1], views[:-1], strict=True):
-            block.store_keys_values(positions, meta, view, work, apart)
-            apart = block.feed_forward(work, block.attend(meta, view, work))
-        last.store_keys_values(positions, meta, last_view, work, apart)
+            block.store_keys_values(positions, meta, view, work, apart, adapted)
+            apart = block.feed_forward(work, block.attend(meta, view, work, adapted), adapted)
+        last.store_keys_values(positions, meta, last_view, work, apart, adapted)
         if not wanted.tokens.shape[0]:
             return work.normed[:0]
         few = self.workspace.views(wanted.tokens.shape[0])
         torch.index_select(work.qkv, 0, wanted.tokens, out=few.qkv)
         torch.index_select(work.hidden, 0, wanted.tokens, out=few.hidden)
-        apart = last.feed_forward(few, last.attend(wanted, last_view, few))
+        few_adapted = None if adapted is None else adapted.select(wanted.tokens)
+        apart = last.feed_forward(
+            few, last.attend(wanted, last_view, few, few_adapted), few_adapted
+        )
         normed(self._final_norm, few, apart)
         return few.normed
 

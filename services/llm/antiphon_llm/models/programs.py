@@ -46,7 +46,7 @@ def recurs(tokens: int, rows: int, max_query: int) -> bool:
 
 
 class DecodePrograms:
-    """One program for each number of rows and tokens.
+    """One program for each number of rows and tokens, and another one with adapters.
 
     Attributes:
         replays: steps that a program ran.
@@ -58,7 +58,7 @@ class DecodePrograms:
         self.enabled = enabled
         self.replays = 0
         self.eager: dict[str, int] = {}
-        self._recorded: dict[tuple[int, int], _Recorded] = {}
+        self._recorded: dict[tuple[int, int, bool], _Recorded] = {}
 
     @property
     def fallbacks(self) -> dict[str, int]:
@@ -75,8 +75,10 @@ class DecodePrograms:
         meta: AttentionMeta,
         views: Sequence[CacheView],
         blocks: Callable[[], None],
+        slots: torch.Tensor | None = None,
     ) -> None:
-        """Does what ``blocks`` does, through a program where one fits.
+        """Does what ``blocks`` does, through a program where one fits; ``slots`` are the tokens'
+        adapters, where any has one.
 
         ``blocks`` reads and writes nothing but weights, fixed workspace and the arguments.
         Whatever it raises for bad data is raised from a program's step too.
@@ -85,8 +87,8 @@ class DecodePrograms:
         if not self.enabled or not recurs(tokens, rows, meta.max_query):
             blocks()
             return
-        shape = tokens, rows
-        addresses = _addresses(positions, meta)
+        shape = tokens, rows, slots is not None
+        addresses = _addresses(positions, meta, slots)
         known = self._recorded.get(shape)
         if known is None:
             self._count(RECORDED)
@@ -114,7 +116,9 @@ class DecodePrograms:
             raise
         self.replays += 1
 
-    def _forget(self, shape: tuple[int, int], reason: str, blocks: Callable[[], None]) -> None:
+    def _forget(
+        self, shape: tuple[int, int, bool], reason: str, blocks: Callable[[], None]
+    ) -> None:
         """Takes the path itself; the next step of this shape is recorded anew."""
         del self._recorded[shape]
         self._count(reason)
@@ -124,7 +128,9 @@ class DecodePrograms:
         self.eager[reason] = self.eager.get(reason, 0) + 1
 
 
-def _addresses(positions: torch.Tensor, meta: AttentionMeta) -> tuple[int, ...]:
+def _addresses(
+    positions: torch.Tensor, meta: AttentionMeta, slots: torch.Tensor | None
+) -> tuple[int, ...]:
     """Where a step's metadata lies, and the two numbers of it that calls take by value."""
     return (
         positions.data_ptr(),
@@ -134,4 +140,5 @@ def _addresses(positions: torch.Tensor, meta: AttentionMeta) -> tuple[int, ...]:
         meta.write_slot.data_ptr(),
         meta.block_table.shape[1],
         meta.block_tokens,
+        0 if slots is None else slots.data_ptr(),
     )
