@@ -1,25 +1,19 @@
-"""Reading a checkpoint's config.json honestly.
-
-A family asks for each key that it implements. Values that it does not implement are refused
-by name; keys that nobody asked for, and that are not known to be irrelevant, are reported,
-because an ignored ``rope_scaling`` or bias gives fluent, wrong text.
-"""
+"""Reading a language model's config.json: what every family shares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from antiphon_nn import config_reader
+from antiphon_nn.config_reader import UnsupportedConfig
+
+__all__ = ["IRRELEVANT", "ConfigReader", "UnsupportedConfig"]
+
 IRRELEVANT: dict[str, str] = {
-    **dict.fromkeys(
-        ("initializer_range", "attention_dropout", "use_cache", "pretraining_tp"),
-        "concerns training or another runtime",
-    ),
-    **dict.fromkeys(
-        ("torch_dtype", "dtype", "transformers_version", "_name_or_path", "model_type",
-         "architectures", "_attn_implementation_autoset", "cache_implementation"),
-        "describes the file",
-    ),
+    **config_reader.IRRELEVANT,
+    **dict.fromkeys(("pretraining_tp",), "concerns training or another runtime"),
+    **dict.fromkeys(("cache_implementation",), "describes the file"),
     **dict.fromkeys(
         ("bos_token_id", "eos_token_id", "pad_token_id"),
         "read by the tokenizer and the checkpoint's end-of-text set",
@@ -28,71 +22,15 @@ IRRELEVANT: dict[str, str] = {
         ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
         "read by the drafter that uses the bundled head",
     ),
-    **dict.fromkeys(
-        ("return_dict", "output_attentions", "output_hidden_states", "id2label", "label2id",
-         "problem_type", "chunk_size_feed_forward", "is_encoder_decoder"),
-        "concerns the Python object of another library",
-    ),
-}  # fmt: skip
+}
 """Keys that no family needs, with the reason."""
 
-_REQUIRED = object()
 
-
-class UnsupportedConfig(ValueError):
-    """A config value that this implementation does not serve, or that is missing or malformed."""
-
-
-class ConfigReader:
-    """Typed access to a config mapping that remembers which keys were read."""
+class ConfigReader(config_reader.ConfigReader):
+    """Typed access to a language model's config, with its lists of layers."""
 
     def __init__(self, config: Mapping[str, Any], family: str) -> None:
-        self._config = config
-        self.family = family
-        self._read: set[str] = set()
-
-    def raw(self, key: str, default: Any = _REQUIRED) -> Any:
-        """The value as it is; a missing or null one gives the default."""
-        self._read.add(key)
-        value = self._config.get(key)
-        if value is not None:
-            return value
-        if default is _REQUIRED:
-            raise UnsupportedConfig(f"{self.family}: config has no {key!r}")
-        return default
-
-    def integer(self, key: str, default: Any = _REQUIRED, *, least: int = 1) -> int:
-        """A whole number of at least ``least``."""
-        value = self.raw(key, default)
-        if isinstance(value, bool) or int(value) != value or value < least:
-            raise UnsupportedConfig(
-                f"{self.family}: {key} is {value!r}, expected a whole number of at least {least}"
-            )
-        return int(value)
-
-    def number(self, key: str, default: Any = _REQUIRED) -> float:
-        """A number."""
-        value = self.raw(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UnsupportedConfig(f"{self.family}: {key} is {value!r}, expected a number")
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        """True or False."""
-        value = self.raw(key, default)
-        if not isinstance(value, bool):
-            raise UnsupportedConfig(f"{self.family}: {key} is {value!r}, expected true or false")
-        return value
-
-    def choice(self, key: str, allowed: Sequence[Any], default: Any = _REQUIRED) -> Any:
-        """One of the allowed values."""
-        value = self.raw(key, default)
-        if value not in allowed:
-            raise UnsupportedConfig(
-                f"{self.family}: {key} is {value!r}; supported: "
-                f"{', '.join(repr(item) for item in allowed)}"
-            )
-        return value
+        super().__init__(config, family, IRRELEVANT)
 
     def layer_types(self, layers: int, default: Sequence[str]) -> list[str]:
         """``full_attention`` or ``sliding_attention`` for each layer."""
@@ -105,11 +43,3 @@ class ConfigReader:
                 f"of kinds {sorted(set(types))}; supported: {', '.join(kinds)}"
             )
         return types
-
-    def unread(self) -> list[str]:
-        """Keys with a value that nobody asked for and that are not known to be irrelevant."""
-        return sorted(
-            key
-            for key, value in self._config.items()
-            if key not in self._read and key not in IRRELEVANT and value not in (None, False)
-        )
