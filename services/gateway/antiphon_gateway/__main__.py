@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
 
 from antiphon_core.config import settings_from_command_line
 from antiphon_core.lifecycle import Lifecycle
@@ -17,6 +16,8 @@ from antiphon_gateway.app import Gateway
 from antiphon_gateway.clients import Backends
 from antiphon_gateway.config import GatewaySettings
 from antiphon_gateway.listener import HttpListener
+from antiphon_gateway.openapi.endpoint import openapi_json
+from antiphon_gateway.release import release
 from antiphon_gateway.routes.operations import operations_router
 
 _CLOSE_MARGIN_SECONDS = 5.0
@@ -24,7 +25,7 @@ _CLOSE_MARGIN_SECONDS = 5.0
 
 async def serve(settings: GatewaySettings) -> int:
     """Serves until asked to stop; returns the exit status."""
-    release = _release()
+    version = release()
     lifecycle = Lifecycle()
     stop = StopRequest()
     backends = Backends(settings)
@@ -38,7 +39,7 @@ async def serve(settings: GatewaySettings) -> int:
 
     node = NodeAdminServicer(
         lifecycle,
-        lambda: ServerInfo("gateway", release, config_digest=settings.digest()),
+        lambda: ServerInfo("gateway", version, config_digest=settings.digest()),
         measures,
         config=settings.values,
         on_shutdown=stop.ask,
@@ -72,7 +73,7 @@ async def serve(settings: GatewaySettings) -> int:
             drain_delay=settings.drain_notice_seconds,
             close_limit=settings.drain_grace_seconds + _CLOSE_MARGIN_SECONDS,
         ),
-        version=release,
+        version=version,
     )
 
 
@@ -96,15 +97,11 @@ def _listeners(gateway: Gateway) -> list[HttpListener]:
     return listeners
 
 
-def _release() -> str:
-    try:
-        return version("antiphon-gateway")
-    except PackageNotFoundError:
-        return "unreleased"
-
-
 def main() -> None:
-    """Entry point."""
+    """Entry point; ``--openapi`` prints the OpenAPI document and ends."""
+    if sys.argv[1:] == ["--openapi"]:
+        print(openapi_json().decode())
+        return
     settings = settings_from_command_line(GatewaySettings, section="gateway")
     configure_logging("gateway", settings.log_level)
     sys.exit(run_main(lambda: serve(settings)))

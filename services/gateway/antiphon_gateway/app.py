@@ -18,12 +18,11 @@ from antiphon_gateway.middleware.idempotency import IdempotencyMiddleware
 from antiphon_gateway.middleware.limits import LimitsMiddleware
 from antiphon_gateway.middleware.quota import QuotaMiddleware
 from antiphon_gateway.middleware.request import App, RequestMiddleware
+from antiphon_gateway.openapi.endpoint import documented_routes
 from antiphon_gateway.quota.quotas import Quotas
 from antiphon_gateway.realtime.endpoint import realtime_websocket
 from antiphon_gateway.routes.authorize import PREFIX as AUTHORIZE
 from antiphon_gateway.routes.authorize import Authorize
-from antiphon_gateway.realtime.routes import ROUTES as REALTIME_ROUTES
-from antiphon_gateway.routes import rest_routes
 from antiphon_gateway.static import page_routes
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ class Gateway:
         self.quotas = Quotas(settings.quota, self.storage.quotas if self.storage else None)
         self.batches = _batch_worker(self)
         routes: list[BaseRoute] = [
-            *rest_routes(),
-            *REALTIME_ROUTES,
+            *documented_routes(),
             WebSocketRoute("/v1/realtime", realtime_websocket),
             Route(AUTHORIZE + "/{path:path}", Authorize()),
             *page_routes(),

@@ -17,7 +17,8 @@ from antiphon_gateway.identity.principal import Principal, use_principal
 from antiphon_gateway.identity.verifiers import Identity
 from antiphon_gateway.middleware.request import App
 
-_GUARDED = ("/v1/", "/tokenize", "/detokenize")
+GUARDED = ("/v1/", "/tokenize", "/detokenize")
+"""Beginnings of the paths that need credentials, where the deployment asks for any."""
 _TENANT_FORM = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SCOPES = (
     ("/v1/admin/", "admin", "admin"),
@@ -47,7 +48,7 @@ class AuthenticationMiddleware:
         self._identity = identity
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith(_GUARDED):
+        if scope["type"] != "http" or not scope["path"].startswith(GUARDED):
             await self._app(scope, receive, send)
             return
         scope["layer"] = "identity"

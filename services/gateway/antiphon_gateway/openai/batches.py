@@ -14,6 +14,13 @@ MetadataValue = Annotated[str, Meta(max_length=512)]
 Metadata = Annotated[dict[MetadataKey, MetadataValue], Meta(max_length=16)]
 
 
+class BatchQuery(Struct):
+    """Which batches GET /v1/batches lists."""
+
+    after: Annotated[str, Meta(pattern="^batch_[A-Za-z0-9_-]{1,64}$")] = ""
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+
+
 class OutputExpiry(Struct, forbid_unknown_fields=True):
     """Life of the files that a batch makes."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from antiphon_gateway.openai.common import (
     Choices,
@@ -13,6 +13,7 @@ from antiphon_gateway.openai.common import (
     Logprobs,
     ServiceTier,
     StreamOptions,
+    null,
 )
 from antiphon_gateway.openai.generation import GenerationFields
 
@@ -95,7 +96,7 @@ class Message(Struct):
     reasoning_content: str | None = None
     reasoning: str | None = None
     audio: AudioReference | None = None
-    function_call: Raw = Raw(b"null")
+    function_call: Raw = field(default_factory=null)
     """The retired form of tool_calls; refused."""
 
 
@@ -104,7 +105,7 @@ class FunctionDefinition(Struct):
 
     name: FunctionName
     description: str | None = None
-    parameters: Raw = Raw(b"null")
+    parameters: Raw = field(default_factory=null)
     strict: bool | None = None
 
 
@@ -151,7 +152,7 @@ class JsonSchema(Struct):
     """A named schema."""
 
     name: str
-    schema: Raw = Raw(b"null")
+    schema: Raw = field(default_factory=null)
     description: str | None = None
     strict: bool | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from antiphon_gateway.domain import generation
 
@@ -43,6 +43,12 @@ PriorityName = Literal["interactive", "batch"]
 ServiceTier = Literal["auto", "default", "flex"]
 """``flex`` is batch priority."""
 ChoiceStrings = Annotated[list[str], Meta(min_length=1, max_length=1024)]
+_NULL = Raw(b"null")
+
+
+def null() -> Raw:
+    """The default of a field that is passed on unread; a factory, for schemas have no bytes."""
+    return _NULL
 
 
 class StreamOptions(Struct):

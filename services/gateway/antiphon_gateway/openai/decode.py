@@ -160,10 +160,13 @@ def _invalid_json(error: Exception) -> InvalidArgument:
 
 def _allowed_values(wire_type: Any, path: str) -> list[str]:
     """The literal values or type tags that the field at a path takes; empty where unbounded."""
-    kinds: list[Any] = [msgspec.inspect.type_info(wire_type)]
-    for step in _PATH_STEP.finditer("." + path):
-        name = step.group(1)
-        kinds = [inner for kind in kinds for inner in _step_into(kind, name)]
+    whole = msgspec.inspect.type_info(wire_type)
+    # A form's field may have brackets in its name.
+    kinds = _step_into(whole, path) or [whole]
+    if kinds == [whole]:
+        for step in _PATH_STEP.finditer("." + path):
+            name = step.group(1)
+            kinds = [inner for kind in kinds for inner in _step_into(kind, name)]
     values = []
     for kind in _flatten(kinds):
         if isinstance(kind, msgspec.inspect.LiteralType):

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from antiphon_gateway.store.records import StoredFile
 
 SHORTEST_LIFE_SECONDS = 3600
 LONGEST_LIFE_SECONDS = 30 * 24 * 3600
-UPLOAD_PURPOSES = ("batch", "user_data")
-PURPOSES = (*UPLOAD_PURPOSES, "batch_output")
+
+MOST_LISTED = 10_000
 
 LifeSeconds = Annotated[int, Meta(ge=SHORTEST_LIFE_SECONDS, le=LONGEST_LIFE_SECONDS)]
+UploadPurpose = Literal["batch", "user_data"]
+
+
+class FileForm(Struct):
+    """Fields of POST /v1/files beside the file."""
+
+    purpose: UploadPurpose
+    expiry_anchor: Literal["created_at"] | None = field(default=None, name="expires_after[anchor]")
+    expiry_seconds: LifeSeconds | None = field(default=None, name="expires_after[seconds]")
+
+
+class FileQuery(Struct):
+    """Which files GET /v1/files lists."""
+
+    after: Annotated[str, Meta(pattern="^file-[A-Za-z0-9_-]{1,64}$")] = ""
+    limit: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = MOST_LISTED
+    order: Literal["asc", "desc"] = "desc"
+    purpose: UploadPurpose | Literal["batch_output"] | None = None
 
 
 class FileObject(Struct):

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 
 from antiphon_gateway.http import read_body
 from antiphon_gateway.identity.principal import current_principal
+from antiphon_gateway.openapi.operation import CALL, Endpoint, JsonBody, Operation
 from antiphon_gateway.realtime import codec
 from antiphon_gateway.realtime import config as session_config
 from antiphon_gateway.realtime.admission import resolve_model
@@ -104,6 +105,16 @@ async def open_voice_page(_request: Request) -> Response:
 
 
 ROUTES: list[BaseRoute] = [
-    Route("/v1/realtime/client_secrets", create_client_secret, methods=["POST"]),
+    Endpoint(
+        "/v1/realtime/client_secrets",
+        create_client_secret,
+        post=Operation(
+            "createRealtimeClientSecret",
+            "Seals a session's configuration into a token for a browser.",
+            JsonBody(ClientSecretRequest, required=False),
+            answer=(ClientSecretResponse,),
+            errors=CALL,
+        ),
+    ),
     Route("/voice", open_voice_page, methods=["GET"]),
 ]

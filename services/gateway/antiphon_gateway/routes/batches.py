@@ -12,7 +12,7 @@ from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.openai import batches as wire
 from antiphon_gateway.openai.fields import BATCH
 from antiphon_gateway.routes.common import gateway_of, read_request
-from antiphon_gateway.routes.stored import cursor_of, limit_of, query_of, storage_of
+from antiphon_gateway.routes.stored import query_of, storage_of
 from antiphon_gateway.store.records import (
     Batch,
     BatchRecord,
@@ -22,8 +22,6 @@ from antiphon_gateway.store.records import (
 )
 
 WINDOW_SECONDS = 24 * 3600
-_MOST_LISTED = 100
-_LISTED = 20
 
 
 class Batches:
@@ -71,11 +69,9 @@ class Batches:
         await send_response(send, 200, body, headers=headers)
 
     async def _list(self, scope: Scope, send: Send) -> None:
-        query = query_of(scope)
+        query = query_of(scope, wire.BatchQuery)
         batches, has_more = await storage_of(scope).batches.list(
-            current_principal().tenant,
-            after=cursor_of(query, "batch_"),
-            limit=limit_of(query, _LISTED, _MOST_LISTED),
+            current_principal().tenant, after=query.after, limit=query.limit
         )
         shown = wire.BatchList(
             [wire.batch_object(batch) for batch in batches],

@@ -21,18 +21,16 @@ from antiphon_gateway.http import (
 from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.multipart import Form, read_form
 from antiphon_gateway.openai import files as wire
-from antiphon_gateway.openai.decode import apply_policies
+from antiphon_gateway.openai.decode import apply_policies, validation_error
 from antiphon_gateway.openai.fields import FILE
 from antiphon_gateway.routes.common import gateway_of, strict_fields
-from antiphon_gateway.routes.stored import choice_of, cursor_of, limit_of, query_of, storage_of
+from antiphon_gateway.routes.stored import query_of, storage_of
 from antiphon_gateway.sse import StreamWriter
 from antiphon_gateway.store.records import StoredFile, new_object_id
 
 if TYPE_CHECKING:
     from antiphon_gateway.store.blobs import BlobWriter
 
-_MOST_LISTED = 10_000
-_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _LONGEST_NAME = 512
 
 
@@ -67,13 +65,13 @@ class Files:
         await send_response(send, 200, body, headers=headers)
 
     async def _list(self, scope: Scope, send: Send) -> None:
-        query = query_of(scope)
+        query = query_of(scope, wire.FileQuery)
         files, has_more = await storage_of(scope).files.list(
             current_principal().tenant,
-            after=cursor_of(query, "file-"),
-            limit=limit_of(query, _MOST_LISTED, _MOST_LISTED),
-            newest_first=choice_of(query, "order", ("asc", "desc"), "desc") == "desc",
-            purpose=choice_of(query, "purpose", wire.PURPOSES),
+            after=query.after,
+            limit=query.limit,
+            newest_first=query.order == "desc",
+            purpose=query.purpose or "",
         )
         shown = wire.FileList(
             [wire.file_object(file) for file in files],
@@ -132,40 +130,30 @@ def _described(form: Form, writer: BlobWriter, limit: int) -> StoredFile:
             field="file",
             metadata={"limit": str(limit), "observed": str(writer.size)},
         )
-    fields = {name: values[-1] for name, values in form.fields.items()}
-    purpose = fields.get("purpose", "")
-    if not purpose:
-        raise InvalidArgument("purpose is required", reason="MISSING_FIELD", field="purpose")
-    if purpose not in wire.UPLOAD_PURPOSES:
-        raise InvalidArgument(
-            f"purpose must be one of {', '.join(wire.UPLOAD_PURPOSES)}",
-            field="purpose",
-            allowed=wire.UPLOAD_PURPOSES,
-        )
+    fields = _fields_of(form)
     now = int(time.time())
     return StoredFile(
         id=new_object_id("file-"),
         tenant=current_principal().tenant,
         filename=form.file.name.replace("\0", "")[:_LONGEST_NAME],
-        purpose=purpose,
+        purpose=fields.purpose,
         bytes=writer.size,
         created_at=now,
         blob=writer.name,
-        expires_at=_expiry(fields, now),
+        expires_at=now + fields.expiry_seconds if fields.expiry_seconds else None,
     )
 
 
-def _expiry(fields: dict[str, str], now: int) -> int | None:
-    if _ANCHOR not in fields and _SECONDS not in fields:
-        return None
-    if fields.get(_ANCHOR) != "created_at":
-        raise InvalidArgument(
-            f"{_ANCHOR} must be created_at", field=_ANCHOR, allowed=("created_at",)
-        )
-    text = fields.get(_SECONDS, "")
-    shortest, longest = wire.SHORTEST_LIFE_SECONDS, wire.LONGEST_LIFE_SECONDS
-    if not (text.isascii() and text.isdigit() and shortest <= int(text[:9]) <= longest):
-        raise InvalidArgument(
-            f"{_SECONDS} must be a number from {shortest} to {longest}", field=_SECONDS
-        )
-    return now + int(text)
+def _fields_of(form: Form) -> wire.FileForm:
+    given = {name: values[-1] for name, values in form.fields.items() if values[-1]}
+    try:
+        fields = msgspec.convert(given, wire.FileForm, strict=False)
+    except msgspec.ValidationError as error:
+        raise validation_error(error, wire.FileForm) from None
+    for name, value, other in (
+        ("expires_after[anchor]", fields.expiry_anchor, fields.expiry_seconds),
+        ("expires_after[seconds]", fields.expiry_seconds, fields.expiry_anchor),
+    ):
+        if value is None and other is not None:
+            raise InvalidArgument(f"{name} is required", reason="MISSING_FIELD", field=name)
+    return fields

@@ -31,7 +31,7 @@ from antiphon_gateway.sse import StreamWriter
 
 _ENCODINGS = {"pcm": "pcm16", "wav": "wav", "mp3": "mp3", "opus": "opus", "flac": "flac"}
 _PCM_SAMPLE_RATE = 24_000
-_MIME_TYPES = {
+MIME_TYPES = {
     "pcm16": "audio/pcm",
     "wav": "audio/wav",
     "mp3": "audio/mpeg",
@@ -129,7 +129,7 @@ async def _first_audio(
 
 
 def _audio_headers(ready: SpeechReady) -> Headers:
-    mime_type = ready.mime_type or _MIME_TYPES.get(ready.output_format.encoding, "audio/pcm")
+    mime_type = ready.mime_type or MIME_TYPES.get(ready.output_format.encoding, "audio/pcm")
     return [
         (b"content-type", mime_type.encode()),
         (b"cache-control", b"no-store"),

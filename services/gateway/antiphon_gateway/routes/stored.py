@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qs
 
+import msgspec
 from antiphon_core.errors import InvalidArgument
 
 from antiphon_gateway.http import Scope
+from antiphon_gateway.openai.decode import validation_error
 from antiphon_gateway.routes.common import gateway_of
-from antiphon_gateway.store.records import is_object_id
 
 if TYPE_CHECKING:
     from antiphon_gateway.store.storage import Storage
+
+Query = TypeVar("Query")
 
 
 def storage_of(scope: Scope) -> Storage:
@@ -31,45 +33,16 @@ def storage_of(scope: Scope) -> Storage:
     return storage
 
 
-def query_of(scope: Scope) -> dict[str, str]:
-    """The query's parameters, the last value of each."""
-    parsed = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    return {name: values[-1] for name, values in parsed.items()}
-
-
-def choice_of(query: dict[str, str], name: str, allowed: Sequence[str], default: str = "") -> str:
-    """A parameter with few values.
+def query_of(scope: Scope, kind: type[Query]) -> Query:
+    """The query's parameters as a msgspec Struct, the last value of each; empty is absent.
 
     Raises:
-        InvalidArgument: naming it and what is allowed.
+        InvalidArgument: naming the parameter and what is allowed.
     """
-    value = query.get(name) or default
-    if value != default and value not in allowed:
-        raise InvalidArgument(
-            f"{name} must be one of {', '.join(allowed)}", field=name, allowed=allowed
+    given = parse_qs(scope["query_string"].decode("latin-1"))
+    try:
+        return msgspec.convert(
+            {name: values[-1] for name, values in given.items()}, kind, strict=False
         )
-    return value
-
-
-def limit_of(query: dict[str, str], default: int, most: int) -> int:
-    """The parameter ``limit``.
-
-    Raises:
-        InvalidArgument: it is no number from 1 to ``most``.
-    """
-    text = query.get("limit") or str(default)
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= most):
-        raise InvalidArgument(f"limit must be a number from 1 to {most}", field="limit")
-    return int(text)
-
-
-def cursor_of(query: dict[str, str], prefix: str) -> str:
-    """The parameter ``after``; empty for the first page.
-
-    Raises:
-        InvalidArgument: it is no id of this kind.
-    """
-    after = query.get("after", "")
-    if after and not (after.startswith(prefix) and is_object_id(after)):
-        raise InvalidArgument(f"after must be an id that begins with {prefix}", field="after")
-    return after
+    except msgspec.ValidationError as error:
+        raise validation_error(error, kind) from None

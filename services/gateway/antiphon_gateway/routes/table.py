@@ -1,0 +1,252 @@
+"""The route table: each endpoint, and what the OpenAPI document says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from antiphon_gateway.openai import audio, chat, chat_output, completions, fields, files, text
+from antiphon_gateway.openai import batches as batch_wire
+from antiphon_gateway.openapi.operation import (
+    CALL,
+    OBJECT,
+    Endpoint,
+    FormBody,
+    JsonBody,
+    Operation,
+)
+from antiphon_gateway.routes.batches import Batches, CancelBatch, RetrieveBatch
+from antiphon_gateway.routes.catalog import (
+    ListModels,
+    ListVoices,
+    Model,
+    ModelList,
+    RetrieveModel,
+)
+from antiphon_gateway.routes.chat import ChatCompletions
+from antiphon_gateway.routes.completions import Completions
+from antiphon_gateway.routes.files import File, FileContent, Files
+from antiphon_gateway.routes.operations import Health, HealthReport, Readiness
+from antiphon_gateway.routes.speech import MIME_TYPES, Speech
+from antiphon_gateway.routes.text import Detokenize, Embeddings, Tokenize
+from antiphon_gateway.routes.transcriptions import Transcriptions
+
+_TRANSCRIPT = Operation(
+    "createTranscription",
+    "Writes down what a recording says.",
+    FormBody(audio.TranscriptionForm, fields.TRANSCRIPTION),
+    answer=(audio.Transcription, audio.VerboseTranscription),
+    events=(audio.TranscriptDelta, audio.TranscriptDone),
+    contents=("text/plain", "application/x-subrip", "text/vtt"),
+    errors=CALL,
+)
+
+
+def rest_routes() -> list[Endpoint]:
+    """Every REST route, the busiest first."""
+    return [*_generation(), *_audio(), *_catalog(), *_stored(), *_probes()]
+
+
+def _generation() -> list[Endpoint]:
+    return [
+        Endpoint(
+            "/v1/chat/completions",
+            ChatCompletions(),
+            post=Operation(
+                "createChatCompletion",
+                "Continues a conversation.",
+                JsonBody(chat.ChatRequest, fields.CHAT),
+                answer=(chat_output.Completion,),
+                events=(chat_output.Chunk,),
+                errors=CALL,
+            ),
+        ),
+        Endpoint(
+            "/v1/completions",
+            Completions(),
+            post=Operation(
+                "createCompletion",
+                "Continues or scores texts.",
+                JsonBody(completions.CompletionRequest, fields.COMPLETION),
+                answer=(completions.Completion,),
+                events=(completions.Completion,),
+                errors=CALL,
+            ),
+        ),
+        Endpoint(
+            "/v1/embeddings",
+            Embeddings(),
+            post=Operation(
+                "createEmbedding",
+                "Turns texts into vectors.",
+                JsonBody(text.EmbeddingRequest, fields.EMBEDDING),
+                answer=(text.EmbeddingList,),
+                errors=CALL,
+            ),
+        ),
+        Endpoint(
+            "/tokenize",
+            Tokenize(),
+            post=Operation(
+                "tokenize",
+                "Shows the tokens of a prompt, or of messages as chat renders them.",
+                JsonBody(text.TokenizeRequest, fields.TOKENIZE),
+                answer=(text.TokenizeResponse,),
+                errors=CALL,
+            ),
+        ),
+        Endpoint(
+            "/detokenize",
+            Detokenize(),
+            post=Operation(
+                "detokenize",
+                "Shows the text of tokens.",
+                JsonBody(text.DetokenizeRequest, fields.DETOKENIZE),
+                answer=(text.DetokenizeResponse,),
+                errors=CALL,
+            ),
+        ),
+    ]
+
+
+def _audio() -> list[Endpoint]:
+    return [
+        Endpoint(
+            "/v1/audio/speech",
+            Speech(),
+            post=Operation(
+                "createSpeech",
+                "Speaks a text.",
+                JsonBody(audio.SpeechRequest, fields.SPEECH),
+                events=(audio.SpeechDelta, audio.SpeechDone),
+                contents=tuple(MIME_TYPES.values()),
+                errors=CALL,
+            ),
+        ),
+        Endpoint("/v1/audio/transcriptions", Transcriptions(translate=False), post=_TRANSCRIPT),
+        Endpoint(
+            "/v1/audio/translations",
+            Transcriptions(translate=True),
+            post=replace(
+                _TRANSCRIPT,
+                name="createTranslation",
+                summary="Writes down in English what a recording says.",
+                body=FormBody(audio.TranscriptionForm, fields.TRANSLATION),
+                events=(),
+            ),
+        ),
+        Endpoint(
+            "/v1/audio/voices",
+            ListVoices(),
+            get=Operation("listVoices", "Lists the voices.", answer=(audio.VoiceList,)),
+        ),
+    ]
+
+
+def _catalog() -> list[Endpoint]:
+    return [
+        Endpoint(
+            "/v1/models",
+            ListModels(),
+            get=Operation("listModels", "Lists what a model field may name.", answer=(ModelList,)),
+        ),
+        Endpoint(
+            "/v1/models/{model:path}",
+            RetrieveModel(),
+            get=Operation("retrieveModel", "Describes one model.", answer=(Model,), errors=OBJECT),
+        ),
+    ]
+
+
+def _stored() -> list[Endpoint]:
+    return [
+        Endpoint(
+            "/v1/files",
+            Files(),
+            get=Operation(
+                "listFiles", "Lists files.", query=files.FileQuery, answer=(files.FileList,)
+            ),
+            post=Operation(
+                "createFile",
+                "Uploads a file.",
+                FormBody(files.FileForm, fields.FILE),
+                answer=(files.FileObject,),
+            ),
+        ),
+        Endpoint(
+            "/v1/files/{file}",
+            File(),
+            get=Operation(
+                "retrieveFile", "Describes a file.", answer=(files.FileObject,), errors=OBJECT
+            ),
+            delete=Operation(
+                "deleteFile", "Forgets a file.", answer=(files.FileDeleted,), errors=OBJECT
+            ),
+        ),
+        Endpoint(
+            "/v1/files/{file}/content",
+            FileContent(),
+            get=Operation(
+                "downloadFile",
+                "Sends the contents of a file.",
+                contents=("application/octet-stream",),
+                errors=OBJECT,
+            ),
+        ),
+        Endpoint(
+            "/v1/batches",
+            Batches(),
+            get=Operation(
+                "listBatches",
+                "Lists batches, newest first.",
+                query=batch_wire.BatchQuery,
+                answer=(batch_wire.BatchList,),
+            ),
+            post=Operation(
+                "createBatch",
+                "Takes a file of requests to work on.",
+                JsonBody(batch_wire.BatchRequest, fields.BATCH),
+                answer=(batch_wire.BatchObject,),
+                errors=OBJECT,
+            ),
+        ),
+        Endpoint(
+            "/v1/batches/{batch}",
+            RetrieveBatch(),
+            get=Operation(
+                "retrieveBatch",
+                "Describes a batch.",
+                answer=(batch_wire.BatchObject,),
+                errors=OBJECT,
+            ),
+        ),
+        Endpoint(
+            "/v1/batches/{batch}/cancel",
+            CancelBatch(),
+            post=Operation(
+                "cancelBatch",
+                "Ends a batch; what is finished is kept.",
+                answer=(batch_wire.BatchObject,),
+                errors=(404, 409),
+            ),
+        ),
+    ]
+
+
+def _probes() -> list[Endpoint]:
+    return [
+        Endpoint(
+            "/health",
+            Health(),
+            get=Operation("live", "Tells that the process works.", answer=(HealthReport,)),
+        ),
+        Endpoint(
+            "/health/ready",
+            Readiness(),
+            get=Operation(
+                "ready",
+                "Tells whether requests are served.",
+                answer=(HealthReport,),
+                others={503: HealthReport},
+            ),
+        ),
+    ]
