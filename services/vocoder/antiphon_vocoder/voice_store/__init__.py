@@ -1,0 +1,1 @@
+"""Voices that tenants make: kept in one directory each, whole or absent."""
