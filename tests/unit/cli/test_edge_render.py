@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from antiphon_cli.edge.render import ProxyPlan, Target, Tls, render
+from antiphon_cli.edge.render import ProxyPlan, Target, Timings, Tls, render, render_tls_secret
 
 ROOT = Path(__file__).resolve().parents[3]
 ENVOY = Path(sys.executable).with_name("envoy")
@@ -16,6 +16,7 @@ ADMIN = Target("127.0.0.1", 9901)
 LLM = (Target("127.0.0.1", 8082), Target("127.0.0.1", 9082))
 VOCODER = (Target("127.0.0.1", 8083),)
 GATEWAY = (Target("127.0.0.1", 8081),)
+ADMIN_SERVICE = (Target("127.0.0.1", 8084),)
 EDGE = Target("127.0.0.1", 8080)
 EGRESS = Target("127.0.0.1", 8087)
 
@@ -36,7 +37,9 @@ def certificate(tmp_path: Path) -> Tls:
         check=True,
         capture_output=True,
     )
-    return Tls(str(chain), str(key))
+    secret = tmp_path / "secret.yaml"
+    secret.write_text(render_tls_secret(str(chain), str(key)), encoding="utf-8")
+    return Tls(str(secret))
 
 
 def validate(text: str, directory: Path) -> None:
@@ -49,8 +52,14 @@ def validate(text: str, directory: Path) -> None:
 
 @pytest.mark.parametrize(
     "listeners",
-    [{"edge": EDGE}, {"egress": EGRESS}, {"edge": EDGE, "egress": EGRESS}],
-    ids=["edge", "egress", "both"],
+    [
+        {"edge": EDGE},
+        {"egress": EGRESS},
+        {"edge": EDGE, "egress": EGRESS},
+        {"edge": EDGE, "admin_service": ADMIN_SERVICE},
+        {"edge": EDGE, "timings": Timings().scaled(0.01)},
+    ],
+    ids=["edge", "egress", "both", "administration", "scaled"],
 )
 def test_the_real_envoy_accepts_each_kind_of_proxy(listeners: dict, tmp_path: Path):
     validate(render(plan(**listeners)), tmp_path)
@@ -60,10 +69,19 @@ def test_the_real_envoy_accepts_tls(certificate: Tls, tmp_path: Path):
     validate(render(plan(edge=EDGE, tls=certificate)), tmp_path)
 
 
-def test_administration_is_not_routed():
-    text = render(plan(edge=EDGE, egress=EGRESS))
+def test_administration_is_not_routed_unless_asked_for():
+    text = render(plan(edge=EDGE, egress=EGRESS, admin_service=()))
     assert "antiphon.admin" not in text
-    assert "NodeAdminService" not in text
+    assert "/v1/admin/" not in text
+    assert "/v1/admin/" not in render(plan(egress=EGRESS, admin_service=ADMIN_SERVICE))
+
+
+def test_what_bypasses_the_gateway_asks_it_for_the_credentials():
+    for route in routes(render(plan(edge=EDGE, admin_service=ADMIN_SERVICE))):
+        cluster = route.get("route", {}).get("cluster", "gateway")
+        filters = route.get("typed_per_filter_config", {})
+        open_route = filters.get("envoy.filters.http.ext_authz", {}).get("disabled", False)
+        assert open_route == (cluster == "gateway"), route["name"]
 
 
 def routes(text: str) -> list[dict]:
@@ -76,17 +94,22 @@ def test_streams_have_no_timeout_and_retries_end_where_work_begins():
     for route in routes(render(plan(edge=EDGE))):
         if route["name"] in ("realtime", "api") or "antiphon." in route["name"]:
             assert route["route"]["timeout"] == "0s", route["name"]
+        if route["name"] == "realtime" or "antiphon." in route["name"]:
+            assert route["route"]["idle_timeout"] == "0s", route["name"]
         retry = route.get("route", {}).get("retry_policy", {}).get("retry_on", "")
         assert "5xx" not in retry
         assert "gateway-error" not in retry
 
 
-def test_generation_on_egress_keeps_affinity():
+def test_only_a_prompt_with_a_key_is_bound_to_a_replica():
     text = render(plan(egress=EGRESS))
     clusters = {c["name"]: c for c in yaml.safe_load(text)["static_resources"]["clusters"]}
-    assert clusters["llm"]["lb_policy"] == "RING_HASH"
-    llm_route = next(r for r in routes(text) if r["name"] == "antiphon.llm.v1.LlmService")
-    assert llm_route["route"]["hash_policy"][0]["header"]["header_name"] == "x-antiphon-affinity"
+    assert clusters["llm_affine"]["lb_policy"] == "RING_HASH"
+    assert clusters["llm"]["lb_policy"] == "LEAST_REQUEST"
+    to_llm = [r for r in routes(text) if r["name"].startswith("antiphon.llm.v1.LlmService")]
+    assert [r["route"]["cluster"] for r in to_llm] == ["llm_affine", "llm"]
+    hashed = to_llm[0]["route"]["hash_policy"][0]["header"]["header_name"]
+    assert hashed == to_llm[0]["match"]["headers"][0]["name"] == "x-antiphon-affinity"
 
 
 @pytest.mark.parametrize("text", ["8080", "host:", ":80", "host:0", "host:70000", "host:x"])
@@ -103,7 +126,14 @@ def test_a_proxy_without_listener_is_refused():
 @pytest.mark.parametrize(
     ("name", "listeners"),
     [
-        ("edge", {"edge": Target("0.0.0.0", 8080), "gateway": (Target("gateway", 8081),)}),
+        (
+            "edge",
+            {
+                "edge": Target("0.0.0.0", 8080),
+                "gateway": (Target("gateway", 8081),),
+                "admin_service": (Target("admin", 8084),),
+            },
+        ),
         ("egress", {"egress": Target("127.0.0.1", 8088), "gateway": ()}),
     ],
 )

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import base64
+from dataclasses import dataclass, field, replace
 from importlib import resources
 
+import yaml
+from antiphon.admin.v1 import admin_service_pb2
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.rpc import error_details_pb2
 from jinja2 import Environment, StrictUndefined
 
 GRPC_SERVICES = (
@@ -13,6 +19,14 @@ GRPC_SERVICES = (
     ("antiphon.vocoder.v1.RecognitionService", "vocoder"),
 )
 """Services that callers reach through the proxy, with their cluster. Administration is not one."""
+
+INNER_HEADERS = ("x-antiphon-affinity", "x-antiphon-endpoint", "x-antiphon-not-started")
+"""What only the inside may say; the edge takes it off what clients send."""
+
+AUTHORIZE_PATH = "/internal/authorize"
+"""Prefix under which the gateway judges the head of a request that does not pass through it."""
+
+TLS_SECRET_NAME = "edge"
 
 
 @dataclass(frozen=True)
@@ -40,10 +54,36 @@ class Target:
 
 @dataclass(frozen=True)
 class Tls:
-    """Certificate chain and key of the edge listener, as file paths."""
+    """Encryption of the edge listener."""
 
-    certificate: str
-    key: str
+    secret: str
+    """Path of the file that names certificate and key: what ``render_tls_secret`` returns."""
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Every time of the proxy, in seconds; 0 is none."""
+
+    connect_s: float = 1.0
+    api_idle_s: float = 120.0
+    """Silence on a REST response; the gateway fills it every 15 s."""
+    grpc_idle_s: float = 0.0
+    """Silence on a gRPC call, which may be long in one direction."""
+    pages_s: float = 60.0
+    admin_s: float = 60.0
+    health_s: float = 2.0
+    health_timeout_s: float = 1.0
+    ping_s: float = 30.0
+    ping_timeout_s: float = 10.0
+    outlier_s: float = 5.0
+    ejection_s: float = 10.0
+    load_report_s: float = 1.0
+
+    def scaled(self, factor: float) -> Timings:
+        """All times but connection limits, multiplied: the same proxy on a faster clock."""
+        fields = {name: value * factor for name, value in vars(self).items() if value}
+        kept = ("connect_s", "health_timeout_s", "ping_timeout_s")
+        return replace(self, **fields | {name: getattr(self, name) for name in kept})
 
 
 @dataclass(frozen=True)
@@ -51,12 +91,18 @@ class ProxyPlan:
     """What one Envoy process does: an edge listener, an egress listener, or both."""
 
     admin: Target
+    """Of Envoy's own administration."""
     llm: tuple[Target, ...]
     vocoder: tuple[Target, ...]
     gateway: tuple[Target, ...] = ()
     edge: Target | None = None
     egress: Target | None = None
     tls: Tls | None = None
+    admin_service: tuple[Target, ...] = ()
+    """Served as JSON under /v1/admin/ of the edge; none without targets."""
+    max_connections: int = 20_000
+    """Of all clients of the edge together."""
+    timings: Timings = Timings()
     grpc_services: tuple[tuple[str, str], ...] = field(default=GRPC_SERVICES)
 
     def __post_init__(self) -> None:
@@ -72,4 +118,54 @@ def render(plan: ProxyPlan) -> str:
         resources.files("antiphon_cli.edge").joinpath("envoy.yaml.j2").read_text(encoding="utf-8")
     )
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
-    return environment.from_string(template).render(vars(plan))
+    environment.filters["seconds"] = lambda value: f"{value:g}s"
+    # The admin cluster belongs to the edge's route.
+    served = replace(plan, admin_service=plan.admin_service if plan.edge else ())
+    return environment.from_string(template).render(
+        vars(served)
+        | {
+            "inner_headers": INNER_HEADERS,
+            "authorize_path": AUTHORIZE_PATH,
+            "tls_secret_name": TLS_SECRET_NAME,
+            "admin_descriptor": _admin_descriptor() if served.admin_service else "",
+        }
+    )
+
+
+def render_tls_secret(certificate: str, key: str) -> str:
+    """The file that Envoy reads the edge's certificate from, and reads again when it changes.
+
+    Replace it by renaming a new one over it: Envoy watches for that.
+
+    Args:
+        certificate: path of the PEM chain.
+        key: path of the PEM private key.
+    """
+    secret = {
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+        "name": TLS_SECRET_NAME,
+        "tls_certificate": {
+            "certificate_chain": {"filename": certificate},
+            "private_key": {"filename": key},
+        },
+    }
+    return yaml.safe_dump({"resources": [secret]}, sort_keys=False)
+
+
+def _admin_descriptor() -> str:
+    """AdminService with all that its messages hold, for the JSON transcoder; base64."""
+    files: dict[str, FileDescriptorProto] = {}
+
+    def add(descriptor: FileDescriptor) -> None:
+        if descriptor.name in files:
+            return
+        for dependency in descriptor.dependencies:
+            add(dependency)
+        proto = FileDescriptorProto()
+        descriptor.CopyToProto(proto)
+        files[descriptor.name] = proto
+
+    add(admin_service_pb2.DESCRIPTOR)
+    add(error_details_pb2.DESCRIPTOR)
+    content = FileDescriptorSet(file=files.values()).SerializeToString(deterministic=True)
+    return base64.b64encode(content).decode()

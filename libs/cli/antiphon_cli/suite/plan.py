@@ -156,7 +156,7 @@ def _store_flags(settings: EdgeSettings, config_file: Path | None) -> tuple[str,
 
 def proxy_plan(ports: Ports, settings: EdgeSettings) -> ProxyPlan:
     """The Envoy of the suite: the edge listener, and the egress listener."""
-    tls = Tls(settings.tls_certificate, settings.tls_key) if settings.tls_certificate else None
+    tls = Tls(str(tls_secret_path(settings))) if settings.tls_certificate else None
     return ProxyPlan(
         admin=Target(LOOPBACK, ports.envoy_admin),
         llm=(Target(LOOPBACK, ports.llm),),
@@ -165,4 +165,10 @@ def proxy_plan(ports: Ports, settings: EdgeSettings) -> ProxyPlan:
         edge=Target(settings.host, settings.port),
         egress=Target(LOOPBACK, ports.egress),
         tls=tls,
+        admin_service=(Target(LOOPBACK, ports.admin),),
     )
+
+
+def tls_secret_path(settings: EdgeSettings) -> Path:
+    """The file that names the edge's certificate and key to Envoy."""
+    return settings.run_dir.resolve() / "envoy-tls.yaml"

@@ -12,7 +12,7 @@ from antiphon_core.errors import FailedPrecondition, Unavailable
 from antiphon_core.logs import get_logger
 from rich.console import Console
 
-from antiphon_cli.edge.render import render
+from antiphon_cli.edge.render import render, render_tls_secret
 from antiphon_cli.suite.boot_view import BootView
 from antiphon_cli.suite.clients import wait_http_ready, watch_node
 from antiphon_cli.suite.plan import (
@@ -22,6 +22,7 @@ from antiphon_cli.suite.plan import (
     check_ports,
     proxy_plan,
     service_plans,
+    tls_secret_path,
 )
 from antiphon_cli.suite.process import ServiceProcess
 from antiphon_cli.suite.settings import EdgeSettings
@@ -134,6 +135,12 @@ class Suite:
             )
         path = self.settings.run_dir / "envoy.yaml"
         path.write_text(render(proxy_plan(self.ports, self.settings)), encoding="utf-8")
+        if self.settings.tls_certificate:
+            secret = render_tls_secret(
+                str(Path(self.settings.tls_certificate).resolve()),
+                str(Path(self.settings.tls_key).resolve()),
+            )
+            tls_secret_path(self.settings).write_text(secret, encoding="utf-8")
         # Without a base id of its own, a second Envoy on the machine could not start.
         options = ("--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning")
         return (found, "-c", str(path), *options)

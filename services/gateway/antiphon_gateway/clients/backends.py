@@ -56,7 +56,8 @@ class Member(Generic[Client, Served]):
 
 @dataclass
 class Pool(Generic[Client, Served]):
-    """Backends of one kind; work goes round those that serve the asked-for name."""
+    """Backends of one kind; work goes to the one with the most free slots among those that serve
+    the asked-for name, and round them where they are equal or count none."""
 
     members: list[Member[Client, Served]] = field(default_factory=list)
     _turn: Iterator[int] = field(default_factory=itertools.count)
@@ -116,8 +117,11 @@ class Pool(Generic[Client, Served]):
             for member in ready
             if not served_id or any(item.id == served_id for item in member.served)
         ]
-        chosen = fitting or ready
-        return chosen[next(self._turn) % len(chosen)].client
+        best = max(member.monitor.free_slots for member in fitting or ready)
+        chosen = [m for m in fitting or ready if m.monitor.free_slots == best]
+        member = chosen[next(self._turn) % len(chosen)]
+        member.monitor.note_start()
+        return member.client
 
 
 class LlmClient:
@@ -288,7 +292,7 @@ class Backends:
             self._join(llm, "llm", target, backend, backend.list_models)
         vocoder: Pool[SpeechClient, Voice] = Pool()
         for target in settings.vocoder_targets:
-            speech = SpeechClient(self._channel(egress or target))
+            speech = SpeechClient(self._channel(egress or target), target if egress else "")
             self._join(vocoder, "vocoder", target, speech, speech.list_voices)
         recognition: Pool[RecognitionClient, Recognizer] = Pool()
         recogniser = RecognitionClient(self._channel(egress or settings.recogniser_target))

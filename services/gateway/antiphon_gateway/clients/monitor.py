@@ -52,6 +52,7 @@ class BackendMonitor:
         self._loaded_boot = ""
         self._loaded_at = 0.0
         self._was_ready = False
+        self._started = 0
 
     @property
     def is_ready(self) -> bool:
@@ -76,6 +77,18 @@ class BackendMonitor:
             if self._status.state == node_pb2.NODE_STATE_FAILED:
                 return f"no_{self.name}_backend"
         return f"no_{self.name}_backend" if self._was_ready else "starting"
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that the last status left, less what was sent there since; 0 without slots."""
+        status = self._status
+        if status is None or not status.HasField("slots_total"):
+            return 0
+        return status.slots_total - status.slots_used - self._started
+
+    def note_start(self) -> None:
+        """Work goes to this backend; the next status counts it."""
+        self._started += 1
 
     async def limits(self) -> dict[str, int]:
         """What the backend advertises, such as ``max_rows`` and ``queue_limit``.
@@ -134,6 +147,7 @@ class BackendMonitor:
             if message is grpc.aio.EOF:
                 return
             self._status = message.status
+            self._started = 0
             self._is_fresh = True
             if message.status.state in _SERVING and self._catalog_is_due:
                 await self._reload()

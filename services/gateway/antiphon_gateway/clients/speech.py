@@ -13,6 +13,9 @@ from antiphon_gateway.convert import speech as convert
 from antiphon_gateway.domain.speech import SpeechConfig, SpeechEvent, SpeechFinished, Voice
 from antiphon_gateway.quota.metering import speech_metered
 
+ENDPOINT = "x-antiphon-endpoint"
+"""Metadata that names the replica to a balancing proxy."""
+
 _TEXT_PIECE_CHARACTERS = 16_000
 """At most 64 KiB of UTF-8 a message, as the contract asks."""
 
@@ -44,14 +47,22 @@ class SpeechStream(TwoWayStream[SpeechEvent]):
 
 
 class SpeechClient:
-    """One vocoder service."""
+    """One vocoder service.
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    Args:
+        channel: to the service, or to the proxy before it.
+        endpoint: where a balancing proxy is to send the streams, ``address:port`` as it knows the
+            replica; one that it does not know, it chooses for itself. Empty without a proxy.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, endpoint: str = "") -> None:
         self._stub: Any = vocoder_service_pb2_grpc.VocoderServiceStub(channel)
+        self._metadata = ((ENDPOINT, endpoint),) if endpoint else ()
 
     def stream(self, config: SpeechConfig) -> SpeechStream:
         """Opens a speech stream; the configuration is sent on entering it."""
-        return SpeechStream(self._stub.StreamSpeech(timeout=config.timeout), config)
+        call = self._stub.StreamSpeech(timeout=config.timeout, metadata=self._metadata)
+        return SpeechStream(call, config)
 
     async def list_voices(self) -> tuple[Voice, ...]:
         """Voices, the default first."""

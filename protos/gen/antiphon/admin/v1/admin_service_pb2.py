@@ -23,56 +23,71 @@ _sym_db = _symbol_database.Default()
 
 
 from antiphon.admin.v1 import node_pb2 as antiphon_dot_admin_dot_v1_dot_node__pb2
+from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%antiphon/admin/v1/admin_service.proto\x12\x11\x61ntiphon.admin.v1\x1a\x1c\x61ntiphon/admin/v1/node.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"8\n\x0fReplicaSelector\x12\x13\n\x0breplica_ids\x18\x01 \x03(\t\x12\x10\n\x08services\x18\x02 \x03(\t\"\xad\x01\n\x07Replica\x12\n\n\x02id\x18\x01 \x01(\t\x12-\n\x06status\x18\x02 \x01(\x0b\x32\x1d.antiphon.admin.v1.NodeStatus\x12\r\n\x05\x66resh\x18\x03 \x01(\x08\x12\r\n\x05ready\x18\x04 \x01(\x08\x12&\n\x03\x61ge\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.google.rpc.Status\"\x11\n\x0fGetFleetRequest\"w\n\x10GetFleetResponse\x12,\n\x08replicas\x18\x01 \x03(\x0b\x32\x1a.antiphon.admin.v1.Replica\x12\r\n\x05ready\x18\x02 \x01(\x08\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x13\n\x11WatchFleetRequest\"Q\n\x12WatchFleetResponse\x12,\n\x08replicas\x18\x01 \x03(\x0b\x32\x1a.antiphon.admin.v1.Replica\x12\r\n\x05ready\x18\x02 \x01(\x08\"O\n\x17GetFleetSnapshotRequest\x12\x34\n\x08selector\x18\x01 \x01(\x0b\x32\".antiphon.admin.v1.ReplicaSelector\"Q\n\x18GetFleetSnapshotResponse\x12\x35\n\tsnapshots\x18\x01 \x03(\x0b\x32\".antiphon.admin.v1.ReplicaSnapshot\"\x90\x01\n\x0fReplicaSnapshot\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12:\n\x08snapshot\x18\x02 \x01(\x0b\x32&.antiphon.admin.v1.GetSnapshotResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06result\"K\n\x13GetFleetInfoRequest\x12\x34\n\x08selector\x18\x01 \x01(\x0b\x32\".antiphon.admin.v1.ReplicaSelector\"E\n\x14GetFleetInfoResponse\x12-\n\x05infos\x18\x01 \x03(\x0b\x32\x1e.antiphon.admin.v1.ReplicaInfo\"\x8a\x01\n\x0bReplicaInfo\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x38\n\x04info\x18\x02 \x01(\x0b\x32(.antiphon.admin.v1.GetServerInfoResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06result\"\x18\n\x16GetFleetMetricsRequest\"\'\n\x17GetFleetMetricsResponse\x12\x0c\n\x04text\x18\x01 \x01(\x0c\"\\\n\x14\x44rainReplicasRequest\x12\x34\n\x08selector\x18\x01 \x01(\x0b\x32\".antiphon.admin.v1.ReplicaSelector\x12\x0e\n\x06reason\x18\x02 \x01(\t\"J\n\x15\x44rainReplicasResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .antiphon.admin.v1.ReplicaResult\"N\n\x16UndrainReplicasRequest\x12\x34\n\x08selector\x18\x01 \x01(\x0b\x32\".antiphon.admin.v1.ReplicaSelector\"L\n\x17UndrainReplicasResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .antiphon.admin.v1.ReplicaResult\"F\n\rReplicaResult\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status2\xc6\x05\n\x0c\x41\x64minService\x12S\n\x08GetFleet\x12\".antiphon.admin.v1.GetFleetRequest\x1a#.antiphon.admin.v1.GetFleetResponse\x12[\n\nWatchFleet\x12$.antiphon.admin.v1.WatchFleetRequest\x1a%.antiphon.admin.v1.WatchFleetResponse0\x01\x12k\n\x10GetFleetSnapshot\x12*.antiphon.admin.v1.GetFleetSnapshotRequest\x1a+.antiphon.admin.v1.GetFleetSnapshotResponse\x12_\n\x0cGetFleetInfo\x12&.antiphon.admin.v1.GetFleetInfoRequest\x1a\'.antiphon.admin.v1.GetFleetInfoResponse\x12h\n\x0fGetFleetMetrics\x12).antiphon.admin.v1.GetFleetMetricsRequest\x1a*.antiphon.admin.v1.GetFleetMetricsResponse\x12\x62\n\rDrainReplicas\x12\'.antiphon.admin.v1.DrainReplicasRequest\x1a(.antiphon.admin.v1.DrainReplicasResponse\x12h\n\x0fUndrainReplicas\x12).antiphon.admin.v1.UndrainReplicasRequest\x1a*.antiphon.admin.v1.UndrainReplicasResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%antiphon/admin/v1/admin_service.proto\x12\x11\x61ntiphon.admin.v1\x1a\x1c\x61ntiphon/admin/v1/node.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\"8\n\x0fReplicaSelector\x12\x13\n\x0breplica_ids\x18\x01 \x03(\t\x12\x10\n\x08services\x18\x02 \x03(\t\"\xad\x01\n\x07Replica\x12\n\n\x02id\x18\x01 \x01(\t\x12-\n\x06status\x18\x02 \x01(\x0b\x32\x1d.antiphon.admin.v1.NodeStatus\x12\r\n\x05\x66resh\x18\x03 \x01(\x08\x12\r\n\x05ready\x18\x04 \x01(\x08\x12&\n\x03\x61ge\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12!\n\x05\x65rror\x18\x06 \x01(\x0b\x32\x12.google.rpc.Status\"\x11\n\x0fGetFleetRequest\"w\n\x10GetFleetResponse\x12,\n\x08replicas\x18\x01 \x03(\x0b\x32\x1a.antiphon.admin.v1.Replica\x12\r\n\x05ready\x18\x02 \x01(\x08\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x13\n\x11WatchFleetRequest\"Q\n\x12WatchFleetResponse\x12,\n\x08replicas\x18\x01 \x03(\x0b\x32\x1a.antiphon.admin.v1.Replica\x12\r\n\x05ready\x18\x02 \x01(\x08\"O\n\x17GetFleetSnapshotRequest\x12\x34\n\x08selector\x18\x01 \x01(\x0b\x32\".antiphon.admin.v1.ReplicaSelector\"Q\n\x18GetFleetSnapshotResponse\x12\x35\n\tsnapshots\x18\x01 \x03(\x0b\x32\".antiphon.admin.v1.ReplicaSnapshot\"\x90\x01\n\x0fReplicaSnapshot\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12:\n\x08snapshot\x18\x02 \x01(\x0b\x32&.antiphon.admin.v1.GetSnapshotResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06result\"K\n\x13GetFleetInfoRequest\x12\x34\n\x08selector\x18\x01 \x01(\x0b\x32\".antiphon.admin.v1.ReplicaSelector\"E\n\x14GetFleetInfoResponse\x12-\n\x05infos\x18\x01 \x03(\x0b\x32\x1e.antiphon.admin.v1.ReplicaInfo\"\x8a\x01\n\x0bReplicaInfo\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x38\n\x04info\x18\x02 \x01(\x0b\x32(.antiphon.admin.v1.GetServerInfoResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x08\n\x06result\"\x18\n\x16GetFleetMetricsRequest\"\'\n\x17GetFleetMetricsResponse\x12\x0c\n\x04text\x18\x01 \x01(\x0c\"\\\n\x14\x44rainReplicasRequest\x12\x34\n\x08selector\x18\x01 \x01(\x0b\x32\".antiphon.admin.v1.ReplicaSelector\x12\x0e\n\x06reason\x18\x02 \x01(\t\"J\n\x15\x44rainReplicasResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .antiphon.admin.v1.ReplicaResult\"N\n\x16UndrainReplicasRequest\x12\x34\n\x08selector\x18\x01 \x01(\x0b\x32\".antiphon.admin.v1.ReplicaSelector\"L\n\x17UndrainReplicasResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .antiphon.admin.v1.ReplicaResult\"F\n\rReplicaResult\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status2\xa9\x07\n\x0c\x41\x64minService\x12l\n\x08GetFleet\x12\".antiphon.admin.v1.GetFleetRequest\x1a#.antiphon.admin.v1.GetFleetResponse\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/admin/fleet\x12z\n\nWatchFleet\x12$.antiphon.admin.v1.WatchFleetRequest\x1a%.antiphon.admin.v1.WatchFleetResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/admin/fleet:watch0\x01\x12\x8d\x01\n\x10GetFleetSnapshot\x12*.antiphon.admin.v1.GetFleetSnapshotRequest\x1a+.antiphon.admin.v1.GetFleetSnapshotResponse\" \x82\xd3\xe4\x93\x02\x1a\x12\x18/v1/admin/fleet/snapshot\x12}\n\x0cGetFleetInfo\x12&.antiphon.admin.v1.GetFleetInfoRequest\x1a\'.antiphon.admin.v1.GetFleetInfoResponse\"\x1c\x82\xd3\xe4\x93\x02\x16\x12\x14/v1/admin/fleet/info\x12\x89\x01\n\x0fGetFleetMetrics\x12).antiphon.admin.v1.GetFleetMetricsRequest\x1a*.antiphon.admin.v1.GetFleetMetricsResponse\"\x1f\x82\xd3\xe4\x93\x02\x19\x12\x17/v1/admin/fleet/metrics\x12\x84\x01\n\rDrainReplicas\x12\'.antiphon.admin.v1.DrainReplicasRequest\x1a(.antiphon.admin.v1.DrainReplicasResponse\" \x82\xd3\xe4\x93\x02\x1a\"\x15/v1/admin/fleet:drain:\x01*\x12\x8c\x01\n\x0fUndrainReplicas\x12).antiphon.admin.v1.UndrainReplicasRequest\x1a*.antiphon.admin.v1.UndrainReplicasResponse\"\"\x82\xd3\xe4\x93\x02\x1c\"\x17/v1/admin/fleet:undrain:\x01*b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'antiphon.admin.v1.admin_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICASELECTOR']._serialized_start=180
-  _globals['_REPLICASELECTOR']._serialized_end=236
-  _globals['_REPLICA']._serialized_start=239
-  _globals['_REPLICA']._serialized_end=412
-  _globals['_GETFLEETREQUEST']._serialized_start=414
-  _globals['_GETFLEETREQUEST']._serialized_end=431
-  _globals['_GETFLEETRESPONSE']._serialized_start=433
-  _globals['_GETFLEETRESPONSE']._serialized_end=552
-  _globals['_WATCHFLEETREQUEST']._serialized_start=554
-  _globals['_WATCHFLEETREQUEST']._serialized_end=573
-  _globals['_WATCHFLEETRESPONSE']._serialized_start=575
-  _globals['_WATCHFLEETRESPONSE']._serialized_end=656
-  _globals['_GETFLEETSNAPSHOTREQUEST']._serialized_start=658
-  _globals['_GETFLEETSNAPSHOTREQUEST']._serialized_end=737
-  _globals['_GETFLEETSNAPSHOTRESPONSE']._serialized_start=739
-  _globals['_GETFLEETSNAPSHOTRESPONSE']._serialized_end=820
-  _globals['_REPLICASNAPSHOT']._serialized_start=823
-  _globals['_REPLICASNAPSHOT']._serialized_end=967
-  _globals['_GETFLEETINFOREQUEST']._serialized_start=969
-  _globals['_GETFLEETINFOREQUEST']._serialized_end=1044
-  _globals['_GETFLEETINFORESPONSE']._serialized_start=1046
-  _globals['_GETFLEETINFORESPONSE']._serialized_end=1115
-  _globals['_REPLICAINFO']._serialized_start=1118
-  _globals['_REPLICAINFO']._serialized_end=1256
-  _globals['_GETFLEETMETRICSREQUEST']._serialized_start=1258
-  _globals['_GETFLEETMETRICSREQUEST']._serialized_end=1282
-  _globals['_GETFLEETMETRICSRESPONSE']._serialized_start=1284
-  _globals['_GETFLEETMETRICSRESPONSE']._serialized_end=1323
-  _globals['_DRAINREPLICASREQUEST']._serialized_start=1325
-  _globals['_DRAINREPLICASREQUEST']._serialized_end=1417
-  _globals['_DRAINREPLICASRESPONSE']._serialized_start=1419
-  _globals['_DRAINREPLICASRESPONSE']._serialized_end=1493
-  _globals['_UNDRAINREPLICASREQUEST']._serialized_start=1495
-  _globals['_UNDRAINREPLICASREQUEST']._serialized_end=1573
-  _globals['_UNDRAINREPLICASRESPONSE']._serialized_start=1575
-  _globals['_UNDRAINREPLICASRESPONSE']._serialized_end=1651
-  _globals['_REPLICARESULT']._serialized_start=1653
-  _globals['_REPLICARESULT']._serialized_end=1723
-  _globals['_ADMINSERVICE']._serialized_start=1726
-  _globals['_ADMINSERVICE']._serialized_end=2436
+  _globals['_ADMINSERVICE'].methods_by_name['GetFleet']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['GetFleet']._serialized_options = b'\202\323\344\223\002\021\022\017/v1/admin/fleet'
+  _globals['_ADMINSERVICE'].methods_by_name['WatchFleet']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['WatchFleet']._serialized_options = b'\202\323\344\223\002\027\022\025/v1/admin/fleet:watch'
+  _globals['_ADMINSERVICE'].methods_by_name['GetFleetSnapshot']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['GetFleetSnapshot']._serialized_options = b'\202\323\344\223\002\032\022\030/v1/admin/fleet/snapshot'
+  _globals['_ADMINSERVICE'].methods_by_name['GetFleetInfo']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['GetFleetInfo']._serialized_options = b'\202\323\344\223\002\026\022\024/v1/admin/fleet/info'
+  _globals['_ADMINSERVICE'].methods_by_name['GetFleetMetrics']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['GetFleetMetrics']._serialized_options = b'\202\323\344\223\002\031\022\027/v1/admin/fleet/metrics'
+  _globals['_ADMINSERVICE'].methods_by_name['DrainReplicas']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['DrainReplicas']._serialized_options = b'\202\323\344\223\002\032\"\025/v1/admin/fleet:drain:\001*'
+  _globals['_ADMINSERVICE'].methods_by_name['UndrainReplicas']._loaded_options = None
+  _globals['_ADMINSERVICE'].methods_by_name['UndrainReplicas']._serialized_options = b'\202\323\344\223\002\034\"\027/v1/admin/fleet:undrain:\001*'
+  _globals['_REPLICASELECTOR']._serialized_start=210
+  _globals['_REPLICASELECTOR']._serialized_end=266
+  _globals['_REPLICA']._serialized_start=269
+  _globals['_REPLICA']._serialized_end=442
+  _globals['_GETFLEETREQUEST']._serialized_start=444
+  _globals['_GETFLEETREQUEST']._serialized_end=461
+  _globals['_GETFLEETRESPONSE']._serialized_start=463
+  _globals['_GETFLEETRESPONSE']._serialized_end=582
+  _globals['_WATCHFLEETREQUEST']._serialized_start=584
+  _globals['_WATCHFLEETREQUEST']._serialized_end=603
+  _globals['_WATCHFLEETRESPONSE']._serialized_start=605
+  _globals['_WATCHFLEETRESPONSE']._serialized_end=686
+  _globals['_GETFLEETSNAPSHOTREQUEST']._serialized_start=688
+  _globals['_GETFLEETSNAPSHOTREQUEST']._serialized_end=767
+  _globals['_GETFLEETSNAPSHOTRESPONSE']._serialized_start=769
+  _globals['_GETFLEETSNAPSHOTRESPONSE']._serialized_end=850
+  _globals['_REPLICASNAPSHOT']._serialized_start=853
+  _globals['_REPLICASNAPSHOT']._serialized_end=997
+  _globals['_GETFLEETINFOREQUEST']._serialized_start=999
+  _globals['_GETFLEETINFOREQUEST']._serialized_end=1074
+  _globals['_GETFLEETINFORESPONSE']._serialized_start=1076
+  _globals['_GETFLEETINFORESPONSE']._serialized_end=1145
+  _globals['_REPLICAINFO']._serialized_start=1148
+  _globals['_REPLICAINFO']._serialized_end=1286
+  _globals['_GETFLEETMETRICSREQUEST']._serialized_start=1288
+  _globals['_GETFLEETMETRICSREQUEST']._serialized_end=1312
+  _globals['_GETFLEETMETRICSRESPONSE']._serialized_start=1314
+  _globals['_GETFLEETMETRICSRESPONSE']._serialized_end=1353
+  _globals['_DRAINREPLICASREQUEST']._serialized_start=1355
+  _globals['_DRAINREPLICASREQUEST']._serialized_end=1447
+  _globals['_DRAINREPLICASRESPONSE']._serialized_start=1449
+  _globals['_DRAINREPLICASRESPONSE']._serialized_end=1523
+  _globals['_UNDRAINREPLICASREQUEST']._serialized_start=1525
+  _globals['_UNDRAINREPLICASREQUEST']._serialized_end=1603
+  _globals['_UNDRAINREPLICASRESPONSE']._serialized_start=1605
+  _globals['_UNDRAINREPLICASRESPONSE']._serialized_end=1681
+  _globals['_REPLICARESULT']._serialized_start=1683
+  _globals['_REPLICARESULT']._serialized_end=1753
+  _globals['_ADMINSERVICE']._serialized_start=1756
+  _globals['_ADMINSERVICE']._serialized_end=2693
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,7 @@
 import datetime
 
 from antiphon.admin.v1 import node_pb2 as _node_pb2
+from google.api import annotations_pb2 as _annotations_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.rpc import status_pb2 as _status_pb2

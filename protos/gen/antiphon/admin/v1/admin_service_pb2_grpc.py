@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class AdminServiceStub:
     """Aggregates the NodeAdminService of every replica. A failing replica is data in the answer, not
-    a failed call.
+    a failed call. Over HTTP it is under /v1/admin, as JSON.
     """
 
     def __init__(self, channel):
@@ -75,7 +75,7 @@ class AdminServiceStub:
 
 class AdminServiceServicer:
     """Aggregates the NodeAdminService of every replica. A failing replica is data in the answer, not
-    a failed call.
+    a failed call. Over HTTP it is under /v1/admin, as JSON.
     """
 
     def GetFleet(self, request, context):
@@ -175,7 +175,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
     """Aggregates the NodeAdminService of every replica. A failing replica is data in the answer, not
-    a failed call.
+    a failed call. Over HTTP it is under /v1/admin, as JSON.
     """
 
     @staticmethod
