@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import pytest
-from antiphon_gateway.openai import audio, chat, fields
+from antiphon_gateway.openai import chat
 from antiphon_gateway.openai.errors import ERROR_TABLE
 from antiphon_gateway.openapi.endpoint import documented_routes, openapi_json
 from antiphon_gateway.openapi.operation import Endpoint, FormBody, JsonBody
@@ -53,7 +53,7 @@ def test_the_document_is_sound() -> None:
 
 def test_every_route_of_the_protocol_is_described() -> None:
     for route in documented_routes():
-        if route.path != "/openapi.json":
+        if route.path not in ("/openapi.json", "/voice"):  # the latter opens the page
             assert isinstance(route, Endpoint), f"{route.path} has no Operation"
             assert route.path_format in DOCUMENT["paths"]
 
@@ -115,12 +115,10 @@ def test_a_form_shows_what_it_serves() -> None:
 
 
 def test_fields_that_are_passed_on_unread_stay_optional() -> None:
-    asked = b'{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}]}'
-    request = msgspec.json.decode(asked, type=chat.ChatRequest)
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    asked = {"messages": [{"role": "user", "content": "x"}], "tools": tools}
+    request = msgspec.json.decode(json.dumps(asked), type=chat.ChatRequest)
     assert request.tools and bytes(request.tools[0].function.parameters) == b"null"
-    assert (
-        "stream" in fields.TRANSCRIPTION and "stream" in audio.TranscriptionForm.__struct_fields__
-    )
 
 
 def test_the_dump_needs_no_model_library() -> None:
