@@ -23,6 +23,7 @@ from antiphon_gateway.quota.quotas import Quotas
 from antiphon_gateway.realtime.endpoint import realtime_websocket
 from antiphon_gateway.routes.authorize import PREFIX as AUTHORIZE
 from antiphon_gateway.routes.authorize import Authorize
+from antiphon_gateway.routes.response_run import RunningResponses
 from antiphon_gateway.static import page_routes
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Gateway:
         lifecycle: state of this process.
         storage: what outlives the process; None where no store is configured.
         quotas: limits of keys and tenants, and the account of usage.
+        responses: those that are being streamed.
         batches: works on batches, and is told of new ones; None without storage.
         batch_endpoints: paths that a batch may be for.
         identity: credentials; the realtime endpoint asks it before the upgrade.
@@ -62,6 +64,7 @@ class Gateway:
             settings.api_keys, settings.identity, self.storage.keys if self.storage else None
         )
         self.quotas = Quotas(settings.quota, self.storage.quotas if self.storage else None)
+        self.responses = RunningResponses()
         self.batches = _batch_worker(self)
         routes: list[BaseRoute] = [
             *documented_routes(),

@@ -117,13 +117,15 @@ class BatchWorker:
             self._woken.set()
 
     async def _tidy(self) -> None:
-        """Removes expired files and what crashes have left."""
+        """Removes expired files and responses, and what crashes have left."""
         blobs = self._storage.store.blobs
         while True:
             with suppress(Unavailable, OSError):
                 while expired := await self._storage.files.take_expired():
                     for name in expired:
                         await blobs.delete(name)
+                while await self._storage.responses.delete_expired():
+                    pass
                 known = await self._storage.files.blobs()
                 for path in await asyncio.to_thread(blobs.orphans, known, ORPHAN_SECONDS):
                     path.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _NOT_BRACKET = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _LOCATION = re.compile(r"^(.*?)(?: - at (?:`key` in )?`\$(.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]+)`")
 _PATH_STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 
 _ignored_fields = metrics.counter(
@@ -136,17 +137,28 @@ def check_depth(body: bytes, max_depth: int) -> None:
             depth -= 1
 
 
-def validation_error(error: msgspec.ValidationError, wire_type: Any) -> InvalidArgument:
-    """The typed error of a field that has the wrong type or is out of range."""
+def validation_error(
+    error: msgspec.ValidationError, wire_type: Any, whole: str = ""
+) -> InvalidArgument:
+    """The typed error of a field that has the wrong type or is out of range.
+
+    Args:
+        error: what msgspec said.
+        wire_type: what was to be decoded.
+        whole: path in the request of the decoded value; empty for the request itself.
+    """
     match = _LOCATION.match(str(error))
     assert match is not None
-    problem, path = match.group(1), (match.group(2) or "").lstrip(".")
-    missing = _MISSING.match(problem)
+    problem, inner = match.group(1), (match.group(2) or "").lstrip(".")
+    path = ".".join(filter(None, (whole, inner)))
+    missing, unknown = _MISSING.match(problem), _UNKNOWN.match(problem)
     if missing:
-        name = missing.group(1)
-        field = f"{path}.{name}" if path else name
+        field = f"{path}.{missing.group(1)}" if path else missing.group(1)
         return InvalidArgument(f"{field} is required", reason="MISSING_FIELD", field=field)
-    allowed = _allowed_values(wire_type, path) if problem.startswith("Invalid") else []
+    if unknown:
+        field = f"{path}.{unknown.group(1)}" if path else unknown.group(1)
+        return InvalidArgument(f"unknown field {field}", reason="UNSUPPORTED_OPTION", field=field)
+    allowed = _allowed_values(wire_type, inner) if problem.startswith("Invalid") else []
     text = f"{path}: {problem[0].lower()}{problem[1:]}" if path else problem
     if allowed:
         text += f"; allowed: {', '.join(allowed)}"

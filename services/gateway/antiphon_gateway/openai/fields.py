@@ -79,6 +79,21 @@ COMPLETION = _table(
     refused="suffix",
 )
 
+RESPONSE = _table(
+    served="input model include instructions max_output_tokens metadata parallel_tool_calls "
+    "previous_response_id reasoning service_tier store stream stream_options temperature text "
+    "tool_choice tools top_logprobs top_p truncation top_k min_p repetition_penalty "
+    "presence_penalty frequency_penalty logit_bias seed stop stop_token_ids min_tokens ignore_eos "
+    "include_stop chat_template_kwargs thinking_token_budget lora regex grammar choice "
+    "allowed_token_ids banned_token_ids no_repeat_ngram_size no_repeat_ngram_window draft_depth "
+    "priority",
+    inert="user safety_identifier prompt_cache_key prompt_cache_options prompt_cache_retention "
+    "max_tool_calls",
+    refused="access_programs background_options context_management conversation image moderation "
+    "prompt",
+    background=_refused_unless(b"false"),
+)
+
 EMBEDDING = _table(served="input model dimensions encoding_format priority", inert="user")
 
 SPEECH = _table(

@@ -48,6 +48,25 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^config\.", ""),
     )
 )
+_RESPONSES_ROUTE = "/v1/responses"
+_RESPONSES_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"^chat(\.messages)?$", "input"),
+        (r"^chat\.reasoning_effort", "reasoning.effort"),
+        (r"^chat\.tool_choice\.name", "tool_choice.name"),
+        (r"^chat\.tool_choice\.allowed(\[\d+\])", r"tool_choice.tools\1.name"),
+        (r"^chat\.tool_choice\.allowed", "tool_choice.tools"),
+        (r"^chat\.(tools\[\d+\])\.parameters_json", r"\1.parameters"),
+        (r"^chat\.(tools\[\d+\])\.", r"\1."),
+        (r"^stop\.max_tokens", "max_output_tokens"),
+        (r"^output\.logprobs", "top_logprobs"),
+        (r"^constraint\.json_schema", "text.format.schema"),
+        (r"^constraint\.strict", "text.format.strict"),
+        (r"^constraint$", "text.format"),
+    )
+)
+"""Applied before the others, on that route."""
 _CHAT_ROUTE = "/v1/chat/completions"
 _CHAT_PARAMS = {"output.logprobs": "top_logprobs", "voice": "audio.voice"}
 _TEXT_PARAMS = {"/v1/audio/speech": "input"}
@@ -71,6 +90,7 @@ def request_param(field: str, route: str) -> str:
         return _TEXT_PARAMS.get(route, "prompt")
     if route == _CHAT_ROUTE and field in _CHAT_PARAMS:
         return _CHAT_PARAMS[field]
-    for pattern, replacement in _RULES:
+    rules = (*_RESPONSES_RULES, *_RULES) if route == _RESPONSES_ROUTE else _RULES
+    for pattern, replacement in rules:
         field = pattern.sub(replacement, field)
     return "file" if field == "audio" and route in _UPLOAD_ROUTES else field

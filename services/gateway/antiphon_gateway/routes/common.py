@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -60,9 +60,16 @@ def strict_fields(gateway: Gateway) -> bool:
 
 
 async def read_request(
-    scope: Scope, receive: Receive, wire_type: type[Wire], policies: Policies, endpoint: str
+    scope: Scope,
+    receive: Receive,
+    wire_type: type[Wire],
+    policies: Policies,
+    endpoint: str,
+    *,
+    strict: bool = False,
 ) -> tuple[Wire, list[tuple[bytes, bytes]]]:
-    """Reads and validates a JSON body; see ``decode_body``."""
+    """Reads and validates a JSON body, refusing unknown fields where ``strict`` or the
+    deployment says so; see ``decode_body``."""
     settings = gateway_of(scope).settings
     limits = settings.limits
     body = await read_body(receive)
@@ -72,7 +79,7 @@ async def read_request(
         policies,
         endpoint=endpoint,
         max_depth=limits.json_depth,
-        strict_fields=strict_fields(gateway_of(scope)),
+        strict_fields=strict or strict_fields(gateway_of(scope)),
     )
     if (
         getattr(request, "priority", None) == "batch"
@@ -137,29 +144,46 @@ async def stream_generation(
     frames: Frames,
     report: StreamReport,
 ) -> None:
-    """Writes a generation as events, ``[DONE]`` last; a failure is an error event and no DONE.
-
-    Each event is written before the next is read, which holds the service back. A reader that
-    has blocked once gets what came meanwhile merged.
-    """
+    """Writes a generation as events, ``[DONE]`` last; a failure is an error event and no DONE."""
     try:
-        async for event in events:
-            await writer.write(frame_of(event, frames, report))
-            if writer.was_blocked:
-                break
-        async with ReadAhead(events, _size, _merge).running() as ahead:
-            while (batch := await ahead.next_batch()) is not None:
-                await writer.write(b"".join([frame_of(item, frames, report) for item in batch]))
+        await write_events(writer, events, lambda event: frame_of(event, frames, report))
         await writer.write(DONE)
     except AntiphonError as error:
         await write_failure(writer, error)
 
 
+async def write_events(
+    writer: StreamWriter,
+    events: AsyncIterator[GenerateEvent],
+    frame: Callable[[GenerateEvent], bytes],
+) -> None:
+    """Writes a generation.
+
+    Each event is written before the next is read, which holds the service back. A reader that
+    has blocked once gets what came meanwhile merged.
+
+    Raises:
+        AntiphonError: the generation or one of its choices failed.
+    """
+    async for event in events:
+        await writer.write(frame(event))
+        if writer.was_blocked:
+            break
+    async with ReadAhead(events, _size, _merge).running() as ahead:
+        while (batch := await ahead.next_batch()) is not None:
+            await writer.write(b"".join([frame(item) for item in batch]))
+
+
 async def write_failure(writer: StreamWriter, error: AntiphonError) -> None:
     """Ends a stream whose status is out with an error event."""
+    note_failure(error)
+    await writer.write(error_frame(ErrorBody(error_object(error))))
+
+
+def note_failure(error: AntiphonError) -> None:
+    """Counts and logs the failure of a stream whose status is out."""
     _stream_failures.labels(error.reason).inc()
     log.warning("stream_failed", reason=error.reason, message=error.message[:500])
-    await writer.write(error_frame(ErrorBody(error_object(error))))
 
 
 @dataclass

@@ -27,7 +27,7 @@ def storage_of(scope: Scope) -> Storage:
     storage = gateway_of(scope).storage
     if storage is None:
         raise InvalidArgument(
-            "this deployment keeps no files and batches: it has no directory in [gateway.store]",
+            "this deployment keeps nothing: it has no directory in [gateway.store]",
             reason="UNSUPPORTED_OPTION",
         )
     return storage

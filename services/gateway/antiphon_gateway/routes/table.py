@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from antiphon_gateway.openai import audio, chat, chat_output, completions, fields, files, text
+from antiphon_gateway.openai import (
+    audio,
+    chat,
+    chat_output,
+    completions,
+    fields,
+    files,
+    response_output,
+    responses,
+    text,
+)
 from antiphon_gateway.openai import batches as batch_wire
 from antiphon_gateway.openapi.operation import (
     CALL,
@@ -26,7 +36,9 @@ from antiphon_gateway.routes.chat import ChatCompletions
 from antiphon_gateway.routes.completions import Completions
 from antiphon_gateway.routes.files import File, FileContent, Files
 from antiphon_gateway.routes.operations import Health, HealthReport, Readiness
+from antiphon_gateway.routes.responses import Responses
 from antiphon_gateway.routes.speech import MIME_TYPES, Speech
+from antiphon_gateway.routes.stored_responses import CancelResponse, InputItems, StoredResponse
 from antiphon_gateway.routes.text import Detokenize, Embeddings, Tokenize
 from antiphon_gateway.routes.transcriptions import Transcriptions
 
@@ -43,7 +55,7 @@ _TRANSCRIPT = Operation(
 
 def rest_routes() -> list[Endpoint]:
     """Every REST route, the busiest first."""
-    return [*_generation(), *_audio(), *_catalog(), *_stored(), *_probes()]
+    return [*_generation(), *_responses(), *_audio(), *_catalog(), *_stored(), *_probes()]
 
 
 def _generation() -> list[Endpoint]:
@@ -103,6 +115,61 @@ def _generation() -> list[Endpoint]:
                 JsonBody(text.DetokenizeRequest, fields.DETOKENIZE),
                 answer=(text.DetokenizeResponse,),
                 errors=CALL,
+            ),
+        ),
+    ]
+
+
+def _responses() -> list[Endpoint]:
+    return [
+        Endpoint(
+            "/v1/responses",
+            Responses(),
+            post=Operation(
+                "createResponse",
+                "Answers a conversation and keeps it.",
+                JsonBody(responses.ResponseRequest, fields.RESPONSE),
+                answer=(response_output.Response,),
+                events=response_output.EVENTS,
+                errors=CALL,
+            ),
+        ),
+        Endpoint(
+            "/v1/responses/{response}",
+            StoredResponse(),
+            get=Operation(
+                "retrieveResponse",
+                "Shows a response.",
+                query=responses.RetrieveQuery,
+                answer=(response_output.Response,),
+                errors=OBJECT,
+            ),
+            delete=Operation(
+                "deleteResponse",
+                "Forgets a response.",
+                answer=(responses.ResponseDeleted,),
+                errors=(404, 409),
+            ),
+        ),
+        Endpoint(
+            "/v1/responses/{response}/cancel",
+            CancelResponse(),
+            post=Operation(
+                "cancelResponse",
+                "Ends a response that is being streamed.",
+                answer=(response_output.Response,),
+                errors=OBJECT,
+            ),
+        ),
+        Endpoint(
+            "/v1/responses/{response}/input_items",
+            InputItems(),
+            get=Operation(
+                "listInputItems",
+                "Lists what a response was made from.",
+                query=responses.InputItemsQuery,
+                answer=(responses.ItemList,),
+                errors=OBJECT,
             ),
         ),
     ]

@@ -26,6 +26,20 @@ class StoredFile(Struct, frozen=True):
     expires_at: int | None = None
 
 
+class StoredResponse(Struct, frozen=True):
+    """A response of a tenant."""
+
+    id: str
+    tenant: str
+    created_at: int
+    expires_at: int
+    input: bytes
+    """JSON list of the items that its request brought."""
+    response: bytes
+    """JSON of the response object."""
+    previous_id: str | None = None
+
+
 class BatchStatus(StrEnum):
     """Where a batch stands."""
 

@@ -68,6 +68,19 @@ batch_rows = sa.Table(
     sa.Column("row", sa.LargeBinary, nullable=False),  # One line of an output file
 )
 
+responses = sa.Table(
+    "responses",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("previous_id", sa.String(64)),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger, nullable=False),
+    sa.Column("input", sa.LargeBinary, nullable=False),  # JSON list of input items
+    sa.Column("response", sa.LargeBinary, nullable=False),  # JSON of the response object
+    sa.Index("responses_by_expiry", "expires_at"),
+)
+
 idempotency = sa.Table(
     "idempotency",
     metadata,

@@ -8,6 +8,7 @@ from antiphon_gateway.store.files import FileTable
 from antiphon_gateway.store.idempotency import IdempotencyTable
 from antiphon_gateway.store.keys import KeyTable
 from antiphon_gateway.store.quotas import QuotaTable
+from antiphon_gateway.store.responses import ResponseTable
 from antiphon_gateway.store.settings import StoreSettings
 
 
@@ -19,6 +20,7 @@ class Storage:
         self.keys = KeyTable(self.store)
         self.files = FileTable(self.store)
         self.batches = BatchTable(self.store)
+        self.responses = ResponseTable(self.store)
         self.idempotency = IdempotencyTable(self.store)
         self.quotas = QuotaTable(self.store)
 
