@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
+from antiphon_llm.adapter_messages import AdapterFacts, LoadAdapter, UnloadAdapter
+
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that the engine process needs to boot; resolved by the front."""
@@ -79,6 +81,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Whether a step drafts fewer than ``draft_depth`` where that is faster."""
     draft_valve: str = "auto"
     """Which loads draft: off (all), on:B (up to B decode rows) or auto (measured)."""
+    adapters_dir: str = ""
+    """Directory that adapters are loaded from; empty serves none."""
+    adapter_slots: int = 8
+    """Adapters that may be loaded at a time."""
+    adapter_rank_max: int = 64
+    adapter_bytes: int = 256 << 20
+    """Of all loaded adapters in fp32."""
 
 
 class Constraint(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,6 +257,8 @@ class BootPhase(msgspec.Struct, tag="phase"):
 
 
 class Hello(msgspec.Struct, tag="hello"):
+    | LoadAdapter
+    | UnloadAdapter
     """The engine is ready to take Submit; facts of the built model."""
 
     architecture: str
@@ -375,8 +386,8 @@ class Fault(msgspec.Struct, tag="fault"):
 
 
 class Done(msgspec.Struct, tag="done"):
-    """Answer to StopNow, AnswerNow, FlushCache, Sleep or Wake; gauges that show the outcome go
-    before it."""
+    """Answer to StopNow, AnswerNow, FlushCache, Sleep, Wake, LoadAdapter or UnloadAdapter; gauges
+    that show the outcome go before it."""
 
     request_id: str
     error: str = ""
@@ -384,7 +395,16 @@ class Done(msgspec.Struct, tag="done"):
     entries: int = 0
     """Entries that a flush made free at once."""
     released_bytes: int = 0
+    adapters: int = 0
+    """Loaded ones."""
+    adapter_bytes: int = 0
     """Memory that a sleep gave back."""
 
 
 FromEngine = BootPhase | Hello | StepOutputs | Embedding | Gauges | Fault | Done
+    field: str = ""
+    """Of the message that is to blame."""
+    limit: float | None = None
+    observed: float | None = None
+    adapter: AdapterFacts | None = None
+    """What was loaded."""

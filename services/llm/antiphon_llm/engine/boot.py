@@ -26,6 +26,7 @@ from antiphon_llm.speculation.valve import valve_for
 from antiphon_llm.structured.grammars import build_grammars, check_grammar_config
 
 from .built import BuiltEngine, Phase
+from .adapters.build import check_adapter_config, open_adapters
 from .constraint_desk import ConstraintDesk
 from .door import Door
 from .intake import Intake, ServedModel
@@ -104,6 +105,7 @@ def boot(
     with phases.phase("warm_up"):
         _warm_up(loop)
     hello = Hello(
+    open_adapters(loop, config, built.model)
         architecture=architecture_of(checkpoint),
         vocab_size=built.model.vocab_size,
         context_limit=built.size.context_limit,
@@ -161,6 +163,7 @@ def check_config(config: EngineConfig) -> SchedulerLimits:
         raise ValueError(
             f"graph_rows_max must lie between 0 and max_rows {config.max_rows}, got "
             f"{config.graph_rows_max}"
+    check_adapter_config(config)
         )
     _check_drafting(config)
     return SchedulerLimits(

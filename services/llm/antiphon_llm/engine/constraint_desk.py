@@ -52,6 +52,12 @@ class ConstraintDesk:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._held
 
+    def using(self, adapter_version: int) -> int:
+        """How many that wait use the adapter of this version."""
+        return sum(
+            request.adapter_version == adapter_version for _, request, _ in self._held.values()
+        )
+
     def hold(self, message: Submit, request: Request) -> None:
         """Begins the compile of a request's constraint.
 

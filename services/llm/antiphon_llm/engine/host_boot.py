@@ -13,6 +13,7 @@ from antiphon_llm.models.decoder import Decoder
 from antiphon_llm.models.registry import build_model
 from antiphon_llm.speculation.build import Drafting, load_drafting
 
+from .adapters.build import serve_adapters
 from .batch import BatchBuilder
 from .built import BuiltEngine, Phase, size_of_pool
 from .cpu_runner import CpuRunner, logits_bytes
@@ -30,6 +31,7 @@ def build(config: EngineConfig, checkpoint: Checkpoint, phase: Phase) -> BuiltEn
     with phase("load_weights"):
         model = build_model(checkpoint)
         drafting = load_drafting(config, checkpoint, model)
+        serve_adapters(config, model)
     fields = [*model.kv_fields(config.entry_tokens), *drafting.fields]
     with phase("allocate_kv"):
         ledger = _ledger(config, model, drafting)
@@ -89,4 +91,5 @@ def _ledger(config: EngineConfig, model: Decoder, drafting: Drafting) -> HostLed
         reserved=config.reserved_bytes,
         parked=config.parked_bytes,
         drafter=drafting.work_bytes,
+        adapters=config.adapter_bytes if config.adapters_dir else 0,
     )

@@ -23,8 +23,8 @@ class HostRow:
 class HostLedger:
     """The memory that is free once the weights are loaded, and who gets it; bytes.
 
-    ``kv_room = share available - workspace - logits - drafter - reserved - parked``. The weights,
-    a drafter's too, are held already and so no part of ``available``.
+    ``kv_room = share available - workspace - logits - drafter - adapters - reserved - parked``. The
+    weights, a drafter's too, are held already and so no part of ``available``.
     """
 
     available: int
@@ -35,6 +35,7 @@ class HostLedger:
     reserved: int
     parked: int
     drafter: int = 0
+    adapters: int = 0
 
     @property
     def rows(self) -> list[HostRow]:
@@ -44,6 +45,7 @@ class HostLedger:
             HostRow("workspace", self.workspace, "derived"),
             HostRow("logits", self.logits, "derived"),
             HostRow("drafter", self.drafter, "derived"),
+            HostRow("adapters", self.adapters, "configured"),
             HostRow("reserved", self.reserved, "configured"),
             HostRow("parked", self.parked, "configured"),
         ]
@@ -51,8 +53,8 @@ class HostLedger:
     @property
     def kv_room(self) -> int:
         """What the KV pool and its safety margin may take; negative when the rest is too much."""
-        others = self.workspace + self.logits + self.drafter + self.reserved + self.parked
-        return int(self.share * self.available) - others
+        taken = sum(row.predicted for row in self.rows if row.name != "weights")
+        return int(self.share * self.available) - taken
 
     def table(self) -> str:
         """One line for each owner."""

@@ -15,6 +15,8 @@ from antiphon_core.logs import get_logger
 from antiphon_llm.messages import Cancel, Embedding, EmbedSubmit, Finish, Submit
 from antiphon_llm.sampler.row import SamplerRow
 
+from .adapters.desk import AdapterDesk
+from .adapters.registry import Adapter
 from .constraint_desk import ConstraintDesk
 from .door import MEMORY_PRESSURE, Door
 from .live import LiveRequests
@@ -97,6 +99,8 @@ class Intake:
         self.constraints: ConstraintDesk | None = None
         """Where constraints are compiled; None serves none."""
         self._sequence = 0
+        self.adapters: AdapterDesk | None = None
+        """Where adapters are loaded; None serves none."""
 
     @property
     def compiling(self) -> int:
@@ -104,8 +108,19 @@ class Intake:
         return len(self.constraints) if self.constraints is not None else 0
 
     def counters(self) -> dict[str, int]:
-        """What became of constraints, by name."""
-        return self.constraints.grammars.counters() if self.constraints is not None else {}
+    @property
+    def pending(self) -> bool:
+        """Whether a thread beside the loop's works for it."""
+        return self.compiling > 0 or (self.adapters is not None and self.adapters.pending)
+
+        """What became of constraints and adapters, by name."""
+        counters = {} if self.constraints is None else self.constraints.grammars.counters()
+        return counters if self.adapters is None else {**counters, **self.adapters.counters()}
+
+    def adapter_users(self, version: int) -> int:
+        """How many requests, queued or not, use the adapter of this version."""
+        held = 0 if self.constraints is None else self.constraints.using(version)
+        return held + self._live.using(version)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -213,8 +228,7 @@ class Intake:
             raise RequestRefused(
                 f"max_tokens must be at least 1, got {sampling.max_tokens}", "INVALID_VALUE"
             )
-        if message.adapter:
-            raise RequestRefused(f"no adapter {message.adapter!r} is loaded", "ADAPTER_NOT_FOUND")
+        adapter = self._adapter(message)
         if sampling.draft_depth > self._served.draft_depth:
             raise RequestRefused(
                 f"draft_depth must be at most {self._served.draft_depth}, the engine's own, got "
@@ -229,6 +243,9 @@ class Intake:
         request = self._request(message.request_id, message.prompt_ids, sampling.max_tokens)
         request.interactive = message.interactive
         request.tenant = message.tenant
+        if adapter is not None:
+            request.adapter, request.adapter_version = adapter.name, adapter.version
+            request.adapter_slot = adapter.slot
         request.cache = message.cache
         request.deadline = message.deadline
         request.stop_ids = stop_ids
@@ -242,6 +259,17 @@ class Intake:
             vocabulary=self._served.vocab_size,
         )
         return request
+
+    def _adapter(self, message: Submit) -> Adapter | None:
+        """The adapter that a request names."""
+        if not message.adapter:
+            return None
+        found = None
+        if self.adapters is not None:
+            found = self.adapters.find(message.tenant, message.adapter)
+        if found is None:
+            raise RequestRefused(f"no adapter {message.adapter!r} is loaded", "ADAPTER_NOT_FOUND")
+        return found
 
     def _embedding(self, message: EmbedSubmit) -> Request:
         if message.pooling not in POOLINGS:

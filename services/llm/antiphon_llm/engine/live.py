@@ -58,6 +58,10 @@ class LiveRequests:
         """The live request of this id."""
         return self._by_id.get(request_id)
 
+    def using(self, adapter_version: int) -> int:
+        """How many use the adapter of this version."""
+        return sum(request.adapter_version == adapter_version for request in self._by_id.values())
+
     def add(self, request: Request) -> None:
         """Takes a new request in and queues it."""
         self._by_id[request.request_id] = request

@@ -11,6 +11,7 @@ from typing import Any
 from antiphon_core.ipc.endpoint import Endpoint
 from antiphon_core.logs import get_logger
 
+from antiphon_llm.adapter_messages import LoadAdapter, UnloadAdapter
 from antiphon_llm.messages import (
     AnswerNow,
     Cancel,
@@ -47,7 +48,7 @@ _log = get_logger(__name__)
 IDLE_SECONDS = 1.0
 """Longest silence towards the front."""
 COMPILE_SECONDS = 0.005
-"""Between looks at constraints that are being compiled, while there is nothing to step for."""
+"""Between looks at what other threads compile or read, while there is nothing to step for."""
 
 
 class EngineLoop:
@@ -82,7 +83,7 @@ class EngineLoop:
         self.door = door
         self.orders = Orders(live, intake.end_ids)
         self.owners = Owners()
-        self.sleeper = Sleeper(scheduler, runner, door, self._answer)
+        self.sleeper = Sleeper(scheduler, runner, door, self.answer)
         self.pressure = MemoryPressure(scheduler, door, affordable_tokens)
         self.recovery = Recovery(scheduler, live, self.pressure, door)
         self.overlap_depth = overlap_depth
@@ -118,7 +119,7 @@ class EngineLoop:
         """
         try:
             while not self._stopping:
-                if not self.busy and self.intake.compiling:
+                if not self.busy and self.intake.pending:
                     self._send_outputs()
                     self._endpoint.wait(COMPILE_SECONDS)
                 elif not self.busy:
@@ -157,20 +158,24 @@ class EngineLoop:
             elif isinstance(message, Cancel):
                 self.intake.cancel(message)
             elif isinstance(message, StopNow):
-                self._answer(self.orders.stop(message))
+                self.answer(self.orders.stop(message))
             elif isinstance(message, AnswerNow):
-                self._answer(self.orders.answer(message))
+                self.answer(self.orders.answer(message))
             elif isinstance(message, FlushCache):
                 entries = self.scheduler.flush(message.tenant)
-                self._answer(Done(message.request_id, entries=entries))
+                self.answer(Done(message.request_id, entries=entries))
             elif isinstance(message, Sleep):
                 self.sleeper.sleep(message)
             elif isinstance(message, Wake):
                 self.sleeper.wake(message)
+            elif isinstance(message, LoadAdapter | UnloadAdapter):
+                self._take_adapter(message)
             elif isinstance(message, Shutdown):
                 self._stopping = True
             else:
                 raise TypeError(f"unexpected message {type(message).__name__}")
+        if not self._flights:
+            self._change_adapters()
         self.intake.advance()
         self.live.expire()
         self.sleeper.advance(self.busy or self.intake.compiling > 0)
@@ -179,6 +184,7 @@ class EngineLoop:
         """Starts the next step, then makes real what the steps that are due have computed."""
         started = time.monotonic()
         try:
+            self._change_adapters()
             self._propose()
             following = self._launch_next(started)
             self._finish_oldest()
@@ -187,6 +193,25 @@ class EngineLoop:
         except Exception as error:
             self.recovery.failed(error, *self._at)
         self._step_seconds = time.monotonic() - started
+
+    def _take_adapter(self, message: LoadAdapter | UnloadAdapter) -> None:
+        desk = self.intake.adapters
+        if desk is None:
+            refusal = "this engine serves no adapters"
+            self.answer(Done(message.request_id, refusal, "UNSUPPORTED_OPTION"))
+        elif isinstance(message, LoadAdapter):
+            desk.load(message)
+        else:
+            desk.unload(message)
+
+    def _change_adapters(self) -> None:
+        """Changes the adapters' tables where that is due; no step in flight may read them."""
+        desk = self.intake.adapters
+        if desk is None or not desk.due:
+            return
+        while self._flights:
+            self._collect_oldest()
+        desk.apply()
 
     def _propose(self) -> None:
         """Has the next decode rows drafted, unless they cannot be before tokens are in flight."""
@@ -267,7 +292,7 @@ class EngineLoop:
         self._endpoint.send(self._gauges())
         self._send_outputs()
 
-    def _answer(self, done: Done) -> None:
+    def answer(self, done: Done) -> None:
         """Who hears of a flush, sleep or wake finds it in the gauges."""
         self._endpoint.send(self._gauges())
         self._endpoint.send(done)
@@ -285,6 +310,7 @@ class EngineLoop:
         allocator = self.scheduler.tables.allocator
         cached = self.scheduler.holdings.cached
         closed = self.door.closed()
+        desk = self.intake.adapters
         return Gauges(
             at=time.time(),
             waiting=self.scheduler.waiting + self.intake.compiling,
@@ -304,6 +330,8 @@ class EngineLoop:
             parked=self.scheduler.parking.count,
             door=closed.reason if closed is not None else "",
             counters=self._counters(),
+            adapters=0 if desk is None else desk.loaded,
+            adapter_bytes=0 if desk is None else desk.nbytes,
         )
 
     def _counters(self) -> dict[str, int]:

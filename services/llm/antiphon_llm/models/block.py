@@ -264,21 +264,19 @@ def normed(norm: RMSNorm, work: LayerViews, apart: bool) -> None:
 
 
 def _project(
-    linear: Projection, norm: RMSNorm, work: LayerViews, apart: bool, out: torch.Tensor
+    linear: Projection,
+    norm: RMSNorm,
+    work: LayerViews,
+    apart: bool,
+    out: torch.Tensor,
+    *,
+    reread: bool = False,
 ) -> None:
-    """``linear(norm(residual stream))``."""
+    """``linear(norm(residual stream))``; with ``reread`` its input is left in ``work.normed``."""
     if not apart and linear.folds(out.shape[0], norm=True):
         linear.folded(work.hidden, out, norm=norm)
+        if reread:
+            normed(norm, work, apart)
     else:
         normed(norm, work, apart)
         linear(work.normed, out)
-
-
-def _add(linear: Projection, x: torch.Tensor, norm: RMSNorm | None, work: LayerViews) -> bool:
-    """Adds ``norm(linear(x))`` to the residual stream; whether it lies apart."""
-    if norm is None and linear.accumulate(x, work.hidden):
-        return False
-    linear(x, work.update)
-    if norm is not None:
-        norm(work.update, work.update)
-    return True

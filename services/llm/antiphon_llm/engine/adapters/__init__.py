@@ -1,0 +1,1 @@
+"""Adapters that are loaded while the engine serves: files, names, slots."""
