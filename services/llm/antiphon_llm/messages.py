@@ -245,6 +245,8 @@ ToEngine = (
     | FlushCache
     | Sleep
     | Wake
+    | LoadAdapter
+    | UnloadAdapter
 )
 
 
@@ -257,8 +259,6 @@ class BootPhase(msgspec.Struct, tag="phase"):
 
 
 class Hello(msgspec.Struct, tag="hello"):
-    | LoadAdapter
-    | UnloadAdapter
     """The engine is ready to take Submit; facts of the built model."""
 
     architecture: str
@@ -375,6 +375,9 @@ class Gauges(msgspec.Struct, tag="gauges"):
     """ErrorReason that refuses new work now; empty while the door is open."""
     counters: dict[str, int] = {}
     """Optional paths by outcome, such as ``graph: replay`` or ``graph: eager, above ladder``."""
+    adapters: int = 0
+    """Loaded ones."""
+    adapter_bytes: int = 0
 
 
 class Fault(msgspec.Struct, tag="fault"):
@@ -395,9 +398,6 @@ class Done(msgspec.Struct, tag="done"):
     entries: int = 0
     """Entries that a flush made free at once."""
     released_bytes: int = 0
-    adapters: int = 0
-    """Loaded ones."""
-    adapter_bytes: int = 0
     """Memory that a sleep gave back."""
 
 

@@ -100,12 +100,12 @@ def boot(
     loop.owners.register("weights", built.model, nbytes=built.model.weight_bytes)
     loop.owners.register("kv", built.pool, nbytes=built.pool.bytes)
     loop.owners.register("runner", built.runner, release=built.runner.close)
+    open_adapters(loop, config, built.model)
     with phases.phase("grammars"):
         _open_constraints(loop, config, vocabulary, built.model.vocab_size, eos_ids)
     with phases.phase("warm_up"):
         _warm_up(loop)
     hello = Hello(
-    open_adapters(loop, config, built.model)
         architecture=architecture_of(checkpoint),
         vocab_size=built.model.vocab_size,
         context_limit=built.size.context_limit,
@@ -154,6 +154,7 @@ def check_config(config: EngineConfig) -> SchedulerLimits:
         if getattr(config, name) < 0:
             raise ValueError(f"{name} must be 0 (automatic) or more, got {getattr(config, name)}")
     check_grammar_config(config)
+    check_adapter_config(config)
     for name, served in CHOICES.items():
         if getattr(config, name) not in served:
             raise ValueError(
@@ -163,7 +164,6 @@ def check_config(config: EngineConfig) -> SchedulerLimits:
         raise ValueError(
             f"graph_rows_max must lie between 0 and max_rows {config.max_rows}, got "
             f"{config.graph_rows_max}"
-    check_adapter_config(config)
         )
     _check_drafting(config)
     return SchedulerLimits(

@@ -73,8 +73,6 @@ class Request:
 
     request_id: str
     sequence: int
-    adapter_slot: int = 0
-    """Of the model's adapters; 0 is the model itself."""
     """Arrival number; the queue's order."""
     tokens: list[int]
     prompt_length: int
@@ -84,6 +82,8 @@ class Request:
     tenant: str = ""
     adapter: str = ""
     adapter_version: int = 0
+    adapter_slot: int = 0
+    """Of the model's adapters; 0 is the model itself."""
     cache: bool = True
     """False neither reads nor writes the prefix cache."""
     deadline: float = 0.0
