@@ -399,12 +399,12 @@ class Done(msgspec.Struct, tag="done"):
     """Entries that a flush made free at once."""
     released_bytes: int = 0
     """Memory that a sleep gave back."""
-
-
-FromEngine = BootPhase | Hello | StepOutputs | Embedding | Gauges | Fault | Done
     field: str = ""
     """Of the message that is to blame."""
     limit: float | None = None
     observed: float | None = None
     adapter: AdapterFacts | None = None
     """What was loaded."""
+
+
+FromEngine = BootPhase | Hello | StepOutputs | Embedding | Gauges | Fault | Done

@@ -25,8 +25,8 @@ from antiphon_llm.models.registry import architecture_of, tokenizer_fingerprint
 from antiphon_llm.speculation.valve import valve_for
 from antiphon_llm.structured.grammars import build_grammars, check_grammar_config
 
-from .built import BuiltEngine, Phase
 from .adapters.build import check_adapter_config, open_adapters
+from .built import BuiltEngine, Phase
 from .constraint_desk import ConstraintDesk
 from .door import Door
 from .intake import Intake, ServedModel

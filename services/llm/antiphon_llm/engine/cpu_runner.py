@@ -45,8 +45,8 @@ _BATCH_TENSORS = (
     "block_table",
     "write_slot",
     "sample_index",
-)
     "adapter_slots",
+)
 
 
 @dataclass(slots=True, eq=False)

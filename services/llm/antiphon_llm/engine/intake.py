@@ -98,21 +98,21 @@ class Intake:
         self.tombstones = tombstones if tombstones is not None else Tombstones()
         self.constraints: ConstraintDesk | None = None
         """Where constraints are compiled; None serves none."""
-        self._sequence = 0
         self.adapters: AdapterDesk | None = None
         """Where adapters are loaded; None serves none."""
+        self._sequence = 0
 
     @property
     def compiling(self) -> int:
         """Requests that wait for their constraint before they are queued."""
         return len(self.constraints) if self.constraints is not None else 0
 
-    def counters(self) -> dict[str, int]:
     @property
     def pending(self) -> bool:
         """Whether a thread beside the loop's works for it."""
         return self.compiling > 0 or (self.adapters is not None and self.adapters.pending)
 
+    def counters(self) -> dict[str, int]:
         """What became of constraints and adapters, by name."""
         counters = {} if self.constraints is None else self.constraints.grammars.counters()
         return counters if self.adapters is None else {**counters, **self.adapters.counters()}
