@@ -14,6 +14,7 @@ from antiphon_core.config import settings_from_command_line
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.logs import configure_logging
 from antiphon_core.node import NodeAdminServicer, NodeMeasures, ServerInfo
+from antiphon_core.rpc.load_reports import add_load_reports
 from antiphon_core.rpc.server import RpcServer
 from antiphon_core.service import StopPolicy, StopRequest, run_main, run_service
 
@@ -59,6 +60,8 @@ async def serve(settings: VocoderSettings) -> int:
         "antiphon.vocoder.v1.RecognitionService",
     )
 
+    add_load_reports(server, speech.utilizations)
+
     async def boot() -> None:
         lifecycle.booting("speech")
         await asyncio.gather(speech.start(), recognition.start(lifecycle))
@@ -79,22 +82,23 @@ def _server_info(settings: VocoderSettings) -> ServerInfo:
         SERVICE,
         __version__,
         config_digest=settings.digest(),
-        device="cpu",
+        device=settings.device if settings.codecs else "cpu",
         limits={"slots": settings.slot_count, "queue": settings.queue_count},
         libraries={name: importlib.metadata.version(name) for name in _LIBRARIES},
     )
 
 
 def _measures(speech: SpeechRuntime) -> NodeMeasures:
-    slots = speech.slots
+    pools = speech.pools.values()
+    busy = sum(pool.busy for pool in pools)
     return NodeMeasures(
-        models=[voice.id for voice in speech.catalog.voices],
-        slots_used=slots.busy,
-        slots_total=slots.total,
-        running=slots.busy,
-        waiting=slots.queued,
-        resident_bytes=speech.engine.resident_bytes,
-        worker_restarts=speech.engine.restarts,
+        models=[*(voice.id for voice in speech.catalog.voices), *speech.codec.catalog.codecs],
+        slots_used=busy,
+        slots_total=sum(pool.total for pool in pools),
+        running=busy,
+        waiting=sum(pool.queued for pool in pools),
+        resident_bytes=speech.resident_bytes,
+        worker_restarts=speech.engine.restarts + speech.codec.restarts,
     )
 
 

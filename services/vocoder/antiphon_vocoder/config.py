@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from antiphon_core.config import Settings, setting
+from pydantic import model_validator
 
 from antiphon_vocoder.recognition.config import RecognitionSettings
 
@@ -45,6 +46,53 @@ class VocoderSettings(Settings):
     progress_s: float = setting(
         15.0, doc="seconds without a message after which progress is sent", gt=0
     )
+    codecs: list[str] = setting(
+        doc="codec checkpoints to serve, each a directory or name=directory, the default first; "
+        "none: no codec process, and requests with codes are refused",
+        default_factory=list,
+    )
+    codec_voices: dict[str, str] = setting(
+        doc="voice ids that speak codes, each with the name of its codec", default_factory=dict
+    )
+    codec_slots: int = setting(
+        0,
+        doc="codec streams at once; 0 takes what memory_gib holds and the measured speed allows",
+        ge=0,
+        le=4096,
+    )
+    device: str = setting(
+        "cpu", doc="where codecs run: cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$"
+    )
+    dtype: Literal["fp32", "tf32", "fp16", "bf16"] = setting(
+        "fp32", doc="precision of the codecs' products; quantiser and spectra are always fp32"
+    )
+    memory_gib: float = setting(
+        0.0,
+        doc="memory of the device for weights, workspaces and the state of all codec slots; "
+        "0 takes four fifths of what is free",
+        ge=0,
+    )
+    codec_threads: int = setting(
+        0, doc="threads of the codec process on a cpu; 0 takes the cores", ge=0, le=256
+    )
+    codec_rungs: tuple[int, ...] = setting(
+        (1, 4, 16, 64, 256), doc="rows that a codec step may have, ascending", min_length=1
+    )
+    decode_ramp: tuple[int, ...] = setting(
+        (1, 2, 4),
+        doc="first hops of decoded codes in units of 80 ms; the last repeats. A producer that is "
+        "not faster than real time needs 1",
+        min_length=1,
+    )
+    encode_ramp: tuple[int, ...] = setting(
+        (1,), doc="hops of encoded audio in units of 80 ms; the last repeats", min_length=1
+    )
+    peer_wait_ms: float = setting(
+        2.0,
+        doc="milliseconds that a codec hop whose listener has 50 ms to spare may wait for others",
+        ge=0,
+        le=50,
+    )
     drain_delay_s: float = setting(
         0.0, doc="seconds between not ready and refusing, for balancers to notice", ge=0
     )
@@ -54,6 +102,16 @@ class VocoderSettings(Settings):
     recognition: RecognitionSettings = setting(
         doc="speech recognition", default_factory=RecognitionSettings
     )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if min(self.codec_rungs) < 1 or list(self.codec_rungs) != sorted(set(self.codec_rungs)):
+            raise ValueError("codec_rungs must be ascending and at least 1")
+        if min(*self.decode_ramp, *self.encode_ramp) < 1:
+            raise ValueError("decode_ramp and encode_ramp must be at least 1")
+        if self.codec_voices and not self.codecs:
+            raise ValueError("codec_voices needs codecs")
+        return self
 
     @property
     def slot_count(self) -> int:

@@ -17,7 +17,6 @@ from antiphon_vocoder.speech import (
     Ready,
     SpeechConfig,
     SpeechEvent,
-    SpeechPlan,
 )
 from antiphon_vocoder.voices import Voice
 
@@ -62,12 +61,7 @@ def speech_config(message: pb.SpeechConfig) -> SpeechConfig:
         voice=message.voice,
         model=message.model,
         codes=_known(_INPUT_KINDS, message.input_kind, pb.SpeechInputKind, "config.input_kind"),
-        encoding=_known(
-            _ENCODINGS,
-            message.output_format.encoding,
-            audio_pb2.AudioEncoding,
-            "config.output_format.encoding",
-        ),
+        encoding=known_encoding(message.output_format, "config.output_format"),
         sample_rate=message.output_format.sample_rate_hz,
         speed=message.speed,
         language=message.language,
@@ -79,6 +73,11 @@ def speech_config(message: pb.SpeechConfig) -> SpeechConfig:
         instructions=message.instructions,
         exact_container=message.exact_container,
     )
+
+
+def known_encoding(message: audio_pb2.AudioFormat, field: str) -> Encoding:
+    """The encoding of a format; InvalidArgument for a number that this build does not know."""
+    return _known(_ENCODINGS, message.encoding, audio_pb2.AudioEncoding, f"{field}.encoding")
 
 
 def _known(table, number, enum, field: str):
@@ -112,24 +111,24 @@ def speech_response(event: SpeechEvent) -> pb.StreamSpeechResponse:
         case Mark(input_offset, sample):
             mark = pb.SpeechMark(input_offset=input_offset, sample=sample)
             return pb.StreamSpeechResponse(mark=mark)
-        case Ready(plan, queue_wait):
-            return pb.StreamSpeechResponse(ready=_ready(plan, queue_wait))
+        case Ready():
+            return pb.StreamSpeechResponse(ready=_ready(event))
         case Progress(elapsed):
-            return pb.StreamSpeechResponse(progress=pb.SpeechProgress(elapsed=_duration(elapsed)))
+            return pb.StreamSpeechResponse(progress=pb.SpeechProgress(elapsed=duration(elapsed)))
         case Finished():
             return pb.StreamSpeechResponse(finished=_finished(event))
 
 
-def _ready(plan: SpeechPlan, queue_wait: float) -> pb.SpeechReady:
+def _ready(event: Ready) -> pb.SpeechReady:
     return pb.SpeechReady(
-        voice=plan.voice.id,
-        model=plan.model,
-        voice_fallback=plan.voice_fallback,
+        voice=event.voice,
+        model=event.model,
+        voice_fallback=event.voice_fallback,
         output_format=audio_pb2.AudioFormat(
-            encoding=_WIRE_ENCODINGS[plan.encoding], sample_rate_hz=plan.rate
+            encoding=_WIRE_ENCODINGS[event.encoding], sample_rate_hz=event.rate
         ),
-        queue_wait=_duration(queue_wait),
-        mime_type=mime_type(plan.encoding, plan.rate),
+        queue_wait=duration(event.queue_wait),
+        mime_type=mime_type(event.encoding, event.rate),
     )
 
 
@@ -140,12 +139,12 @@ def _finished(event: Finished) -> pb.SpeechFinished:
         else pb.SPEECH_FINISH_REASON_COMPLETE,
         sample_count=event.sample_count,
         input_units=event.input_units,
-        duration=_duration(event.duration),
-        audio_duration=_duration(event.audio_seconds),
+        duration=duration(event.duration),
+        audio_duration=duration(event.audio_seconds),
         dropped_symbols=event.dropped_symbols,
     )
     if event.time_to_first_audio is not None:
-        message.time_to_first_audio.CopyFrom(_duration(event.time_to_first_audio))
+        message.time_to_first_audio.CopyFrom(duration(event.time_to_first_audio))
     return message
 
 
@@ -163,7 +162,8 @@ def voice_message(voice: Voice) -> pb.Voice:
     )
 
 
-def _duration(seconds: float) -> Duration:
+def duration(seconds: float) -> Duration:
+    """Seconds on the wire."""
     message = Duration()
     message.FromNanoseconds(round(seconds * 1e9))
     return message

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from antiphon_core.errors import AntiphonError, FailedPrecondition, Internal, Unavailable
-from antiphon_core.ipc.worker import Worker, WorkerExit, WorkerProcess
+from antiphon_core.errors import AntiphonError, Internal
+from antiphon_core.ipc.worker import WorkerProcess
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.logs import get_logger
 
@@ -24,18 +23,13 @@ from antiphon_vocoder.messages import (
     OpenStream,
     SpeakClause,
     SpeechAudio,
-    Stop,
     StreamFailed,
 )
 from antiphon_vocoder.metrics import SpeechMetrics
+from antiphon_vocoder.model_process import ModelProcess, WorkerFactory
 from antiphon_vocoder.voices import MODEL
 
-COMPONENT = "speech"
-_RESTART_RETRY_SECONDS = 2.0
-_RESTART_WAIT_SECONDS = 30.0
-
 Sink = Callable[[SpeechAudio | AntiphonError], None]
-WorkerFactory = Callable[..., Worker]
 
 log = get_logger("vocoder.engine")
 
@@ -85,8 +79,8 @@ class EngineStream:
         self._engine.close(self._slot, self._generation)
 
 
-class SpeechEngine:
-    """Starts the model process, routes its messages, survives its death.
+class SpeechEngine(ModelProcess[SpeechAudio]):
+    """Streams of the speech model process.
 
     Args:
         config: sent at every start of the process.
@@ -101,57 +95,18 @@ class SpeechEngine:
         metrics: SpeechMetrics,
         make_worker: WorkerFactory = WorkerProcess,
     ) -> None:
-        self._lifecycle = lifecycle
-        self._metrics = metrics
-        self._streams: dict[int, tuple[int, Sink]] = {}
-        self._ready = asyncio.Event()
-        self._failure = ""
-        self._booted = False
-        self.cost = 0.0
-        """Measured seconds of work a second of audio; 0 before the first start."""
-        self.resident_bytes = 0
-        self._worker = make_worker(
-            name=COMPONENT,
+        super().__init__(
+            component="speech",
+            title="speech model process",
             module="antiphon_vocoder.engine",
             inbound=EngineOutbound,
-            on_message=self._on_message,
-            on_exit=self._on_exit,
-            start_message=config,
-            stop_message=Stop(),
+            config=config,
+            lifecycle=lifecycle,
+            metrics=metrics,
+            make_worker=make_worker,
         )
-
-    @property
-    def pid(self) -> int | None:
-        """Process id while alive."""
-        return self._worker.pid
-
-    @property
-    def restarts(self) -> int:
-        """Restarts so far."""
-        return self._worker.restarts
-
-    @property
-    def stream_count(self) -> int:
-        """Open streams."""
-        return len(self._streams)
-
-    async def start(self) -> None:
-        """Starts the process and waits until it is loaded and warm.
-
-        Raises:
-            FailedPrecondition: it cannot boot; the message says why.
-        """
-        await self._worker.start()
-        await self._ready.wait()
-        if self._failure:
-            raise FailedPrecondition(
-                f"the speech model process cannot boot: {self._failure}", reason="BOOT_FAILED"
-            )
-        self._booted = True
-
-    async def stop(self, grace: float) -> None:
-        """Ends the process."""
-        await self._worker.stop(grace)
+        self.cost = 0.0
+        """Measured seconds of work a second of audio; 0 before the first start."""
 
     async def open(
         self,
@@ -172,34 +127,14 @@ class SpeechEngine:
         Raises:
             Unavailable: the restart takes too long.
         """
-        try:
-            async with asyncio.timeout(_RESTART_WAIT_SECONDS):
-                await self._ready.wait()
-        except TimeoutError:
-            raise Unavailable(
-                "the speech model process is starting again",
-                reason="NO_BACKEND",
-                retry_after=_RESTART_RETRY_SECONDS,
-            ) from None
-        self.send(
-            OpenStream(
-                slot=slot, generation=generation, voice=voice, speed=speed, noiseless=noiseless
-            )
+        opening = OpenStream(
+            slot=slot, generation=generation, voice=voice, speed=speed, noiseless=noiseless
         )
-        self._streams[slot] = (generation, sink)
+        await self._open(slot, generation, opening, sink)
         return EngineStream(self, slot, generation)
 
-    def send(self, message: object) -> None:
-        """Queues a message for the process; what a dead one misses, ``on_exit`` has answered."""
-        if self._ready.is_set():
-            self._worker.send(message)
-
-    def close(self, slot: int, generation: int) -> None:
-        """Ends a stream; a second call does nothing."""
-        known = self._streams.get(slot)
-        if known is not None and known[0] == generation:
-            del self._streams[slot]
-            self.send(CloseStream(slot=slot, generation=generation))
+    def _closing(self, slot: int, generation: int) -> CloseStream:
+        return CloseStream(slot=slot, generation=generation)
 
     def _on_message(self, message: Any) -> None:
         if isinstance(message, SpeechAudio):
@@ -210,19 +145,18 @@ class SpeechEngine:
             error = Internal("the speech model failed on this input; the log has the details")
             self._route(message.slot, message.generation, error)
         elif isinstance(message, EngineStats):
-            self._metrics.cancelled_hops.inc(message.cancelled_hops)
-            self._metrics.engine_memory.set(message.resident_bytes)
+            self._metrics.cancelled_hops.labels(MODEL).inc(message.cancelled_hops)
+            self._metrics.engine_memory.labels("speech").set(message.resident_bytes)
             self.resident_bytes = message.resident_bytes
         elif isinstance(message, EnginePhase):
-            if not self._booted:
-                self._lifecycle.booting(f"speech_{message.phase}")
+            self._on_phase(message.phase)
         elif isinstance(message, EngineReady):
-            self._on_ready(message)
+            self._note_ready(message)
+            self._on_ready()
         elif isinstance(message, EngineFailed):
-            self._failure = message.error
-            self._ready.set()
+            self._on_failed_boot(message.error)
 
-    def _on_ready(self, message: EngineReady) -> None:
+    def _note_ready(self, message: EngineReady) -> None:
         self.cost = message.cost
         log.info(
             "speech_engine_ready",
@@ -231,8 +165,6 @@ class SpeechEngine:
             windowed=message.windowed,
             whole_reason=message.whole_reason,
         )
-        self._ready.set()
-        self._lifecycle.recovered(COMPONENT)
 
     def _note(self, message: SpeechAudio) -> None:
         metrics = self._metrics
@@ -241,31 +173,3 @@ class SpeechEngine:
             metrics.hop_seconds.labels(MODEL, "encode").observe(message.encode_seconds)
         metrics.slack.labels(MODEL).observe(max(0.0, message.slack_seconds))
         metrics.clipped_samples.labels(MODEL).inc(message.clipped_count)
-
-    def _route(self, slot: int, generation: int, message: SpeechAudio | AntiphonError) -> None:
-        known = self._streams.get(slot)
-        if known is not None and known[0] == generation:
-            known[1](message)
-
-    def _on_exit(self, exit_record: WorkerExit) -> None:
-        streams, self._streams = self._streams, {}
-        self._ready.clear()
-        for _, sink in streams.values():
-            sink(
-                Unavailable(
-                    f"the speech model process died ({exit_record.description})",
-                    reason="WORKER_DIED",
-                    retry_after=_RESTART_RETRY_SECONDS if exit_record.will_restart else None,
-                )
-            )
-        if not self._booted:
-            if not self._failure:
-                self._failure = f"it died with {exit_record.description}"
-            self._ready.set()
-        elif exit_record.will_restart:
-            self._metrics.worker_restarts.labels(COMPONENT).inc()
-            self._lifecycle.degraded(COMPONENT, f"restarting after {exit_record.description}")
-        else:
-            self._lifecycle.failed(
-                f"the speech model process died too often, last by {exit_record.description}"
-            )

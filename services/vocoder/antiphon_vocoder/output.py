@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from antiphon_vocoder.formats import Encoding
 from antiphon_vocoder.formats.encode import AudioEncoder
-from antiphon_vocoder.speech import Audio, SpeechPlan
+from antiphon_vocoder.speech import Audio
 
 MAX_DATA_BYTES = 63 * 1024
 """A message stays within 64 KiB with its other fields."""
@@ -21,21 +21,30 @@ class SpeechOutput:
     """Encodes off the event loop and emits.
 
     Args:
-        plan: voice and output format.
+        encoding: of the bytes.
+        source_rate: samples a second of what is written.
+        rate: samples a second of the output, as ``resolve_rate`` gives it.
+        exact_container: see AudioEncoder's ``exact_sizes``.
         emit: takes each event; returns when it is on its way.
     """
 
-    def __init__(self, plan: SpeechPlan, emit: Callable[[Audio], Awaitable[None]]) -> None:
-        self._encoder = AudioEncoder(
-            plan.encoding, plan.voice.sample_rate, plan.rate, exact_sizes=plan.exact_container
-        )
-        self._source_rate = plan.voice.sample_rate
-        self._rate = plan.rate
-        self._bytes_a_sample = _BYTES_A_SAMPLE.get(plan.encoding)
+    def __init__(
+        self,
+        encoding: Encoding,
+        source_rate: int,
+        rate: int,
+        *,
+        exact_container: bool,
+        emit: Callable[[Audio], Awaitable[None]],
+    ) -> None:
+        self._encoder = AudioEncoder(encoding, source_rate, rate, exact_sizes=exact_container)
+        self._source_rate = source_rate
+        self._rate = rate
+        self._bytes_a_sample = _BYTES_A_SAMPLE.get(encoding)
         self._emit = emit
         self._announced = 0
         self.source_count = 0
-        """Samples written, at the voice's rate."""
+        """Samples written, at the source's rate."""
 
     @property
     def sample_count(self) -> int:
@@ -43,11 +52,11 @@ class SpeechOutput:
         return self.sample_at(self.source_count)
 
     def sample_at(self, source_sample: int) -> int:
-        """The output sample for one at the voice's rate."""
+        """The output sample for one at the source's rate."""
         return -(-source_sample * self._rate // self._source_rate)
 
     async def write(self, samples: NDArray[np.float32]) -> None:
-        """Encodes samples (n,) at the voice's rate and emits what that completes."""
+        """Encodes samples (n,) at the source's rate and emits what that completes."""
         self.source_count += len(samples)
         data = await asyncio.to_thread(self._encoder.write, samples)
         await self._send(data)

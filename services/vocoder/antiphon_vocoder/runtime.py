@@ -1,4 +1,4 @@
-"""Synthesis as one thing to start and to stop: model process, phonemizer, slots."""
+"""Synthesis as one thing to start and to stop: model processes, phonemizer, slots."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections.abc import Callable
 from antiphon_core.ipc.worker import Worker, WorkerProcess
 from antiphon_core.lifecycle import Lifecycle
 
+from antiphon_vocoder.codec_client import MODEL_GROUP
+from antiphon_vocoder.codec_runtime import CodecRuntime
 from antiphon_vocoder.config import VocoderSettings
 from antiphon_vocoder.engine_client import SpeechEngine
 from antiphon_vocoder.messages import EngineConfig
 from antiphon_vocoder.metrics import SpeechMetrics
-from antiphon_vocoder.session import SessionLimits
 from antiphon_vocoder.slots import SlotPool
+from antiphon_vocoder.stream_session import SessionLimits
 from antiphon_vocoder.text.phonemizer import Phonemizer
-from antiphon_vocoder.voices import VoiceCatalog
+from antiphon_vocoder.voices import MODEL, VoiceCatalog
 
 _GAUGE_SECONDS = 1.0
 
@@ -54,28 +56,51 @@ class SpeechRuntime:
         )
         self.engine = SpeechEngine(config, lifecycle, self.metrics, make_worker)
         self.phonemizer = Phonemizer(lifecycle, self.metrics, make_worker)
+        self.codec = CodecRuntime(settings, lifecycle, self.metrics, make_worker)
         self._gauges: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Starts both workers and waits until they are warm.
+        """Starts the workers and waits until they are warm.
 
         Raises:
             FailedPrecondition: one cannot boot.
             Internal: espeak-ng lacks the default voice's language.
         """
-        await asyncio.gather(self.engine.start(), self.phonemizer.start())
+        await asyncio.gather(self.engine.start(), self.phonemizer.start(), self.codec.start())
         await self.phonemizer.phonemize(["ready"], self.catalog.default.espeak_voice)
         self._gauges = asyncio.create_task(self._show_gauges(), name="speech-gauges")
 
     async def stop(self, grace: float) -> None:
-        """Ends both workers."""
+        """Ends the workers."""
         if self._gauges is not None:
             self._gauges.cancel()
-        await asyncio.gather(self.engine.stop(grace), self.phonemizer.stop(grace))
+        await asyncio.gather(
+            self.engine.stop(grace), self.phonemizer.stop(grace), self.codec.stop(grace)
+        )
+
+    @property
+    def pools(self) -> dict[str, SlotPool]:
+        """The slots that are served, by the model or group that shares them."""
+        pools = {MODEL: self.slots}
+        if self.codec.engine is not None:
+            pools[MODEL_GROUP] = self.codec.slots
+        return pools
+
+    @property
+    def resident_bytes(self) -> int:
+        """Resident memory of the model processes."""
+        codec = self.codec.engine.resident_bytes if self.codec.engine is not None else 0
+        return self.engine.resident_bytes + codec
+
+    def utilizations(self) -> dict[str, float]:
+        """How full the service is, 0 to 1, for load reports: its fullest slots."""
+        return {"slot_utilization": max(pool.utilization for pool in self.pools.values())}
 
     async def _show_gauges(self) -> None:
         while True:
-            self.metrics.slots.labels("total").set(self.slots.total)
-            self.metrics.slots.labels("busy").set(self.slots.busy)
-            self.metrics.queued.set(self.slots.queued)
+            for model, pool in self.pools.items():
+                self.metrics.slots.labels(model, "total").set(pool.total)
+                self.metrics.slots.labels(model, "busy").set(pool.busy)
+                self.metrics.queued.labels(model).set(pool.queued)
+                self.metrics.slot_utilization.labels(model).set(pool.utilization)
             await asyncio.sleep(_GAUGE_SECONDS)

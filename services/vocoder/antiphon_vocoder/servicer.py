@@ -1,74 +1,166 @@
-"""VocoderService: the wire contract over sessions, slots and voices."""
+"""VocoderService: the wire contract over sessions, slots, voices and codecs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn, Protocol
 
 import grpc
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
 from antiphon.vocoder.v1.vocoder_service_pb2_grpc import VocoderServiceServicer
-from antiphon_core.errors import AntiphonError, DeadlineExceeded, InvalidArgument, Unimplemented
+from antiphon_core.errors import (
+    AntiphonError,
+    DeadlineExceeded,
+    InvalidArgument,
+    ResourceExhausted,
+    Unimplemented,
+)
 
+from antiphon_vocoder.code_convert import (
+    code_frames,
+    decode_plan,
+    decode_response,
+    encode_plan,
+    encode_response,
+    spoken_codes_plan,
+)
+from antiphon_vocoder.code_session import CodeSession
+from antiphon_vocoder.codec_client import MODEL_GROUP, CodecEngine
+from antiphon_vocoder.codec_messages import Stage
+from antiphon_vocoder.codes import CodePlan, checked_frames, no_codec
 from antiphon_vocoder.convert import speech_config, speech_response, speech_text, voice_message
+from antiphon_vocoder.encode_session import EncodeEvent, EncodeSession
+from antiphon_vocoder.formats.pcm import RawDecoder
 from antiphon_vocoder.runtime import SpeechRuntime
 from antiphon_vocoder.session import SpeechSession
-from antiphon_vocoder.speech import SpeechConfig, SpeechEvent, plan_speech
+from antiphon_vocoder.slots import Lease, SlotPool
+from antiphon_vocoder.speech import SpeechEvent, plan_speech
 from antiphon_vocoder.voices import MODEL
 
-SpeechRequests = AsyncIterator[pb.StreamSpeechRequest]
+Requests = AsyncIterator[Any]
+Feed = Callable[[Any], None]
+
+
+class _Session(Protocol):
+    """What serving a stream needs of its session."""
+
+    async def run(self) -> None: ...
+    async def wait_for_room(self) -> None: ...
+    def end_input(self) -> None: ...
+    def fail(self, error: AntiphonError) -> None: ...
+    def close(self) -> None: ...
 
 
 class VocoderService(VocoderServiceServicer):
-    """Serves speech synthesis from a started runtime."""
+    """Serves speech synthesis and codecs from a started runtime."""
 
     def __init__(self, runtime: SpeechRuntime) -> None:
         self._runtime = runtime
         self._catalog = runtime.catalog
 
     async def StreamSpeech(
-        self, request_iterator: SpeechRequests, context: grpc.aio.ServicerContext
+        self, request_iterator: Requests, context: grpc.aio.ServicerContext
     ) -> None:
         """See the proto. The slot is freed however the call ends."""
-        runtime = self._runtime
-        config = await self._first_config(request_iterator)
-        plan = plan_speech(config, self._catalog)
-        accepted_at = time.monotonic()
-        lease = await runtime.slots.acquire()
-        runtime.metrics.queue_wait.observe(lease.waited)
+        first = await self._first_config(request_iterator)
+        config = speech_config(first)
 
         async def emit(event: SpeechEvent) -> None:
             await context.write(speech_response(event))
 
-        session = SpeechSession(
-            plan,
-            lease=lease,
-            engine=runtime.engine,
-            phonemizer=runtime.phonemizer,
-            limits=runtime.limits,
-            metrics=runtime.metrics,
-            accepted_at=accepted_at,
-            emit=emit,
-        )
-        reader = asyncio.create_task(_read(request_iterator, session), name="speech-input")
+        if config.codes:
+            plan = spoken_codes_plan(first, self._runtime.codec.catalog)
+            await self._decode(request_iterator, plan, emit)
+            return
+        plan = plan_speech(config, self._catalog)
+        accepted_at = time.monotonic()
+        lease = await self._slot(MODEL, self._runtime.slots)
         try:
-            await session.run()
+            session = SpeechSession(
+                plan,
+                lease=lease,
+                engine=self._runtime.engine,
+                phonemizer=self._runtime.phonemizer,
+                limits=self._runtime.limits,
+                metrics=self._runtime.metrics,
+                accepted_at=accepted_at,
+                emit=emit,
+            )
+            await _serve(request_iterator, session, lambda message: _feed_text(message, session))
         finally:
-            session.close()
-            reader.cancel()
+            lease.release()
+
+    async def DecodeCodes(
+        self, request_iterator: Requests, context: grpc.aio.ServicerContext
+    ) -> None:
+        """See the proto."""
+        self._codec_engine()
+        config = await self._first_config(request_iterator)
+        plan = decode_plan(config, self._runtime.codec.catalog)
+
+        async def emit(event: SpeechEvent) -> None:
+            await context.write(decode_response(event))
+
+        await self._decode(request_iterator, plan, emit)
+
+    async def EncodeAudio(
+        self, request_iterator: Requests, context: grpc.aio.ServicerContext
+    ) -> None:
+        """See the proto."""
+        engine = self._codec_engine()
+        config = await self._first_config(request_iterator)
+        plan = encode_plan(config, self._runtime.codec.catalog)
+        decoder = RawDecoder(
+            plan.encoding, plan.rate, plan.codec.sample_rate, field="config.input_format"
+        )
+        accepted_at = time.monotonic()
+
+        async def emit(event: EncodeEvent) -> None:
+            await context.write(encode_response(event))
+
+        lease = await self._slot(MODEL_GROUP, self._runtime.codec.slots)
+        try:
+            session = EncodeSession(
+                plan,
+                lease=lease,
+                engine=engine,
+                decoder=decoder,
+                limits=self._runtime.limits,
+                accepted_at=accepted_at,
+                emit=emit,
+            )
+            await _serve(request_iterator, session, lambda message: _feed_audio(message, session))
+        finally:
+            lease.release()
 
     async def GetSlots(
         self, request: pb.GetSlotsRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetSlotsResponse:
         """Slots now."""
-        slots = self._runtime.slots
+        runtime = self._runtime
+        cost = {MODEL: runtime.engine.cost}
+        for name, codec in runtime.codec.catalog.codecs.items():
+            cost[name] = codec.cost.get(Stage.DECODE, codec.cost.get(Stage.ENCODE, 0.0))
+        names = {MODEL: "text", MODEL_GROUP: "codec"}
+        models = {MODEL: [MODEL], MODEL_GROUP: list(runtime.codec.catalog.codecs)}
+        pools = runtime.pools
         return pb.GetSlotsResponse(
-            total=slots.total,
-            busy=slots.busy,
-            queued=slots.queued,
-            cost={MODEL: self._runtime.engine.cost},
+            total=sum(pool.total for pool in pools.values()),
+            busy=sum(pool.busy for pool in pools.values()),
+            queued=sum(pool.queued for pool in pools.values()),
+            cost=cost,
+            groups=[
+                pb.SlotGroup(
+                    name=names[model],
+                    total=pool.total,
+                    busy=pool.busy,
+                    queued=pool.queued,
+                    models=models[model],
+                )
+                for model, pool in pools.items()
+            ],
         )
 
     async def ListVoices(
@@ -85,16 +177,8 @@ class VocoderService(VocoderServiceServicer):
             raise InvalidArgument("id is required", reason="MISSING_FIELD", field="id")
         return pb.GetVoiceResponse(voice=voice_message(self._catalog.get(request.id, field="id")))
 
-    async def DecodeCodes(self, request_iterator: Any, context: grpc.aio.ServicerContext) -> None:
-        """Not part of this build."""
-        _refuse("DecodeCodes", "an audio codec")
-
-    async def EncodeAudio(self, request_iterator: Any, context: grpc.aio.ServicerContext) -> None:
-        """Not part of this build."""
-        _refuse("EncodeAudio", "an audio codec")
-
     async def CreateVoice(
-        self, request_iterator: Any, context: grpc.aio.ServicerContext
+        self, request_iterator: Requests, context: grpc.aio.ServicerContext
     ) -> pb.CreateVoiceResponse:
         """Not part of this build."""
         _refuse("CreateVoice", "a speech model that takes voice samples")
@@ -105,7 +189,43 @@ class VocoderService(VocoderServiceServicer):
         """Not part of this build."""
         _refuse("DeleteVoice", "a speech model that takes voice samples")
 
-    async def _first_config(self, requests: SpeechRequests) -> SpeechConfig:
+    async def _decode(self, requests: Requests, plan: CodePlan, emit: Any) -> None:
+        """Serves a stream of codes, with a voice or without."""
+        runtime = self._runtime
+        accepted_at = time.monotonic()
+        lease = await self._slot(MODEL_GROUP, runtime.codec.slots)
+        try:
+            session = CodeSession(
+                plan,
+                lease=lease,
+                engine=self._codec_engine(),
+                limits=runtime.limits,
+                metrics=runtime.metrics,
+                accepted_at=accepted_at,
+                emit=emit,
+            )
+            await _serve(requests, session, lambda message: _feed_codes(message, session, plan))
+        finally:
+            lease.release()
+
+    def _codec_engine(self) -> CodecEngine:
+        engine = self._runtime.codec.engine
+        if engine is None:
+            raise no_codec()
+        return engine
+
+    async def _slot(self, model: str, pool: SlotPool) -> Lease:
+        metrics = self._runtime.metrics
+        try:
+            lease = await pool.acquire()
+        except ResourceExhausted:
+            metrics.refused.labels(model).inc()
+            raise
+        metrics.queue_wait.labels(model).observe(lease.waited)
+        return lease
+
+    async def _first_config(self, requests: Requests) -> Any:
+        """The configuration that every stream begins with, still a message."""
         idle = self._runtime.limits.idle
         try:
             async with asyncio.timeout(idle):
@@ -125,21 +245,31 @@ class VocoderService(VocoderServiceServicer):
                 field=first.WhichOneof("message") or "message",
                 allowed=("config",),
             )
-        return speech_config(first.config)
+        return first.config
 
 
-async def _read(requests: SpeechRequests, session: SpeechSession) -> None:
+async def _serve(requests: Requests, session: _Session, feed: Feed) -> None:
+    """Runs a session to its end while its input is read."""
+    reader = asyncio.create_task(_read(requests, session, feed), name="speech-input")
+    try:
+        await session.run()
+    finally:
+        session.close()
+        reader.cancel()
+
+
+async def _read(requests: Requests, session: _Session, feed: Feed) -> None:
     """Feeds the session; an error of the input becomes the stream's end."""
     try:
         async for message in requests:
-            _feed(message, session)
+            feed(message)
             await session.wait_for_room()
         session.end_input()
     except AntiphonError as error:
         session.fail(error)
 
 
-def _feed(message: pb.StreamSpeechRequest, session: SpeechSession) -> None:
+def _feed_text(message: pb.StreamSpeechRequest, session: SpeechSession) -> None:
     kind = message.WhichOneof("message")
     if kind == "text":
         session.add_text(speech_text(message))
@@ -148,16 +278,41 @@ def _feed(message: pb.StreamSpeechRequest, session: SpeechSession) -> None:
     elif kind == "clear":
         session.clear()
     else:
-        problem = {
-            "config": "config comes once, as the first message",
-            "codes": "codes do not fit input kind TEXT",
-        }.get(kind or "", "a message must have one of its fields set")
-        raise InvalidArgument(
-            problem,
-            reason="STREAM_PROTOCOL",
-            field=kind or "message",
-            allowed=("text", "flush", "clear"),
-        )
+        _out_of_place(kind, "codes do not fit input kind TEXT", ("text", "flush", "clear"))
+
+
+def _feed_codes(
+    message: pb.StreamSpeechRequest | pb.DecodeCodesRequest, session: CodeSession, plan: CodePlan
+) -> None:
+    kind = message.WhichOneof("message")
+    if kind == "codes":
+        session.add_frames(checked_frames(code_frames(message.codes), plan))
+    elif kind == "flush":
+        session.flush()
+    elif kind == "clear":
+        session.clear()
+    else:
+        _out_of_place(kind, "text does not fit input kind CODES", ("codes", "flush", "clear"))
+
+
+def _feed_audio(message: pb.EncodeAudioRequest, session: EncodeSession) -> None:
+    kind = message.WhichOneof("message")
+    if kind == "audio":
+        session.add_audio(message.audio)
+    else:
+        _out_of_place(kind, "", ("audio",))
+
+
+def _out_of_place(kind: str | None, mismatch: str, allowed: tuple[str, ...]) -> NoReturn:
+    if kind == "config":
+        problem = "config comes once, as the first message"
+    elif kind is None:
+        problem = "a message must have one of its fields set"
+    else:
+        problem = mismatch
+    raise InvalidArgument(
+        problem, reason="STREAM_PROTOCOL", field=kind or "message", allowed=allowed
+    )
 
 
 def _refuse(method: str, need: str) -> NoReturn:

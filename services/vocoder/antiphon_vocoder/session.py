@@ -1,9 +1,4 @@
-"""One speech stream: text comes in, audio goes out.
-
-``run`` is the only task that changes the stream's state. Input, phonemes and the model process's
-messages are put into its inbox and handled one at a time, so that the order of events is the order
-of their handling.
-"""
+"""One speech stream: text comes in, audio goes out."""
 
 from __future__ import annotations
 
@@ -11,10 +6,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import numpy as np
-from antiphon_core.errors import AntiphonError, DeadlineExceeded
+from antiphon_core.errors import AntiphonError
 from numpy.typing import NDArray
 
 from antiphon_vocoder.engine_client import EngineStream, SpeechEngine
@@ -35,11 +29,11 @@ from antiphon_vocoder.speech import (
     Audio,
     Finished,
     Mark,
-    Progress,
     Ready,
     SpeechEvent,
     SpeechPlan,
 )
+from antiphon_vocoder.stream_session import SessionLimits, StreamSession
 from antiphon_vocoder.text.phonemizer import Phonemizer
 from antiphon_vocoder.text.prepare import prepare_segment
 from antiphon_vocoder.text.segmentation import (
@@ -56,23 +50,11 @@ _CLAUSES_AHEAD = 2
 _BACKLOG_CHARACTERS = 1 << 20
 
 
-@dataclass(frozen=True)
-class SessionLimits:
-    """Times of a stream, in seconds; see VocoderSettings."""
-
-    idle: float
-    progress: float
-    longest: float
-
-
-class SpeechSession:
-    """State of one stream from its slot to its end.
+class SpeechSession(StreamSession[SpeechEvent]):
+    """See StreamSession.
 
     Args:
         plan: the checked configuration.
-        lease: the slot; released by ``close``.
-        accepted_at: when the configuration was accepted, on ``clock``.
-        emit: sends one event to the client; returns when it is on its way.
     """
 
     def __init__(
@@ -88,23 +70,25 @@ class SpeechSession:
         emit: Callable[[SpeechEvent], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(
+            lease=lease, limits=limits, accepted_at=accepted_at, emit=emit, clock=clock
+        )
         self._plan = plan
-        self._lease = lease
         self._engine = engine
         self._phonemizer = phonemizer
-        self._limits = limits
-        self._clock = clock
-        self._emit_event = emit
-        self._report = StreamReport(plan.model, metrics, accepted_at)
-        self._inbox: asyncio.Queue[object] = asyncio.Queue()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._report = StreamReport(plan.model, metrics, accepted_at, input_kind="text")
         self._unread = 0
         self._segmenter = TextSegmenter(
             first_clause=not plan.whole_sentences,
             limit=SENTENCE_LIMIT if plan.whole_sentences else CLAUSE_LIMIT,
         )
-        self._output = SpeechOutput(plan, self._emit_audio)
+        self._output = SpeechOutput(
+            plan.encoding,
+            plan.voice.sample_rate,
+            plan.rate,
+            exact_container=plan.exact_container,
+            emit=self._emit_audio,
+        )
         self._stream: EngineStream | None = None
         self._pending: deque[Segment] = deque()
         self._preparing: asyncio.Task[None] | None = None
@@ -112,15 +96,11 @@ class SpeechSession:
         self._epoch = 0
         self._clause_count = 0
         self._dropped_through = -1
-        self._input_ended = False
-        self._finished = False
         self._marked = 0
         self._counted = 0
         self._input_units = 0
         self._consumed = 0
         self._dropped_symbols = 0
-        self._said_at = clock()
-        self._idle_since: float | None = None
 
     def add_text(self, text: str) -> None:
         """Takes the next piece of the text."""
@@ -140,74 +120,36 @@ class SpeechSession:
         """No more input comes."""
         self._inbox.put_nowait(EndOfInput())
 
-    def fail(self, error: AntiphonError) -> None:
-        """Ends the stream with this error."""
-        self._inbox.put_nowait(error)
-
-    async def wait_for_room(self) -> None:
-        """Returns when little enough text is unspoken to take more."""
-        await self._room.wait()
-
-    async def run(self) -> None:
-        """Speaks until the input has ended and all of it is spoken.
-
-        Raises:
-            AntiphonError: what ended the stream early.
-        """
-        try:
-            self._stream = await self._engine.open(
-                self._lease.slot,
-                self._lease.generation,
-                voice=self._plan.voice.id,
-                speed=self._plan.speed,
-                noiseless=self._plan.noiseless,
-                sink=self._inbox.put_nowait,
+    async def _begin(self) -> None:
+        self._stream = await self._engine.open(
+            self._lease.slot,
+            self._lease.generation,
+            voice=self._plan.voice.id,
+            speed=self._plan.speed,
+            noiseless=self._plan.noiseless,
+            sink=self._inbox.put_nowait,
+        )
+        plan = self._plan
+        await self._emit(
+            Ready(
+                voice=plan.voice.id,
+                model=plan.model,
+                voice_fallback=plan.voice_fallback,
+                encoding=plan.encoding,
+                rate=plan.rate,
+                queue_wait=self._lease.waited,
             )
-            await self._emit(Ready(self._plan, self._lease.waited))
-            await self._go_on()
-            while not self._finished:
-                item = await self._next_item()
-                if item is not None:
-                    await self._handle(item)
-                    await self._go_on()
-        finally:
-            self.close()
+        )
 
-    def close(self) -> None:
-        """Frees the slot and everything that the stream holds; a second call does nothing."""
+    def _release(self) -> None:
         if self._preparing is not None:
             self._preparing.cancel()
             self._preparing = None
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-        self._lease.release()
-
-    async def _next_item(self) -> object | None:
-        """The next item of the inbox; None after a progress message."""
-        now = self._clock()
-        due = self._said_at + self._limits.progress
-        if self._idle_since is not None:
-            due = min(due, self._idle_since + self._limits.idle)
-        try:
-            async with asyncio.timeout(max(due - now, 0.0)):
-                return await self._inbox.get()
-        except TimeoutError:
-            pass
-        now = self._clock()
-        if self._idle_since is not None and now >= self._idle_since + self._limits.idle:
-            raise DeadlineExceeded(
-                f"no input for {self._limits.idle:g} s and nothing left to say",
-                reason="INPUT_IDLE",
-                metadata={"limit": f"{self._limits.idle:g}"},
-            )
-        if now >= self._said_at + self._limits.progress:
-            await self._emit(Progress(now - self._report.accepted_at))
-        return None
 
     async def _handle(self, item: object) -> None:
-        if isinstance(item, AntiphonError):
-            raise item
         if isinstance(item, SpeechAudio):
             await self._on_audio(item)
         elif isinstance(item, Prepared):
@@ -302,12 +244,11 @@ class SpeechSession:
         self._note_backlog()
         if not (self._pending or self._preparing or self._spoken):
             self._report.silent()
+            self._note_idle(not self._input_ended)
             if self._input_ended:
                 await self._finish(length_reached=False)
-            elif self._idle_since is None:
-                self._idle_since = self._clock()
         else:
-            self._idle_since = None
+            self._note_idle(False)
 
     def _prepare_next(self) -> None:
         waiting = sum(not spoken.done for spoken in self._spoken)
@@ -350,10 +291,6 @@ class SpeechSession:
     async def _emit_audio(self, event: Audio) -> None:
         await self._emit(event)
         self._report.audio(self._clock(), event.sample_count / self._plan.rate)
-
-    async def _emit(self, event: SpeechEvent) -> None:
-        await self._emit_event(event)
-        self._said_at = self._clock()
 
     def _note_backlog(self) -> None:
         backlog = self._unread + self._segmenter.buffered

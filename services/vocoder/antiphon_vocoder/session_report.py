@@ -8,9 +8,13 @@ from antiphon_vocoder.metrics import PlayerModel, SpeechMetrics
 class StreamReport:
     """Collects when things happened; all times are of one monotonic clock, in seconds."""
 
-    def __init__(self, model: str, metrics: SpeechMetrics, accepted_at: float) -> None:
+    def __init__(
+        self, model: str, metrics: SpeechMetrics, accepted_at: float, *, input_kind: str
+    ) -> None:
+        """``input_kind`` is text or codes: what first audio is also timed from."""
         self.accepted_at = accepted_at
         self._model = model
+        self._input_kind = input_kind
         self._metrics = metrics
         self._player = PlayerModel()
         self._first_input: float | None = None
@@ -40,7 +44,8 @@ class StreamReport:
             histogram = self._metrics.first_audio
             histogram.labels(self._model, "config").observe(now - self.accepted_at)
             if self._first_speakable is not None:
-                histogram.labels(self._model, "text").observe(now - self._first_speakable)
+                since = now - self._first_speakable
+                histogram.labels(self._model, self._input_kind).observe(since)
         self._last_audio = now
         self._player.arrive(now, seconds, after_pause=self._was_silent)
         self._was_silent = False
@@ -59,6 +64,7 @@ class StreamReport:
         metrics = self._metrics
         if audio_seconds > 0:
             metrics.real_time_factor.labels(self._model).observe(duration / audio_seconds)
+        metrics.least_slack.labels(self._model).observe(self._player.least_slack)
         metrics.underruns.labels(self._model).inc(self._player.underruns)
         metrics.streams.labels(self._model, str(self._player.continuous).lower()).inc()
         return self._first_audio - self.accepted_at, duration

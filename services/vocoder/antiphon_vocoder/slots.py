@@ -60,6 +60,11 @@ class SlotPool:
         return self.total - len(self._free)
 
     @property
+    def utilization(self) -> float:
+        """Busy slots and waiting streams over all slots, at most 1."""
+        return min((self.busy + self.queued) / self.total, 1.0)
+
+    @property
     def queued(self) -> int:
         """Streams that wait."""
         return len(self._waiting)
@@ -92,6 +97,12 @@ class SlotPool:
             raise
         return self._lease(slot, self._clock() - started)
 
+    def shrink(self, total: int) -> None:
+        """Gives up slots from ``total`` on: now if they are free, else when they are given back."""
+        if total < self.total:
+            self.total = total
+            self._free = [slot for slot in self._free if slot < total]
+
     def _lease(self, slot: int, waited: float) -> Lease:
         self._generations[slot] += 1
         return Lease(slot, self._generations[slot], waited, self._give_back, self._clock())
@@ -102,6 +113,8 @@ class SlotPool:
         self._pass_on(lease.slot)
 
     def _pass_on(self, slot: int) -> None:
+        if slot >= self.total:
+            return
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from antiphon_core.errors import InvalidArgument, NotFound, Unimplemented
+from antiphon_core.errors import InvalidArgument, NotFound
 
 from antiphon_vocoder.formats import Encoding
 from antiphon_vocoder.formats.encode import resolve_rate
@@ -53,14 +53,8 @@ def plan_speech(config: SpeechConfig, catalog: VoiceCatalog) -> SpeechPlan:
     """Resolves the voice and checks every field; nothing is clamped.
 
     Raises:
-        InvalidArgument, NotFound, Unimplemented: naming the field, such as ``config.speed``.
+        InvalidArgument, NotFound: naming the field, such as ``config.speed``.
     """
-    if config.codes:
-        raise Unimplemented(
-            "this build speaks text; speech codes need a codec model, which it does not serve",
-            field="config.input_kind",
-            allowed=("SPEECH_INPUT_KIND_TEXT",),
-        )
     voice, fallback = _voice(config, catalog)
     if config.model and config.model not in voice.models:
         raise NotFound(
@@ -130,7 +124,12 @@ def _speed(speed: float) -> float:
 class Ready:
     """The slot is taken."""
 
-    plan: SpeechPlan
+    voice: str
+    """Empty where codes come without one."""
+    model: str
+    voice_fallback: bool
+    encoding: Encoding
+    rate: int
     queue_wait: float
 
 

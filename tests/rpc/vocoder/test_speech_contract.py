@@ -137,7 +137,8 @@ async def test_refused_configurations(bench: SpeechBench) -> None:
     assert "shimmer" in unknown.value.metadata["allowed"]
     with pytest.raises(Unimplemented) as codes:
         await bench.send([config(input_kind=pb.SPEECH_INPUT_KIND_CODES)])
-    assert (codes.value.reason, codes.value.field) == ("UNSUPPORTED", "config.input_kind")
+    assert (codes.value.reason, codes.value.field) == ("UNSUPPORTED", "config.code_format.codec")
+    assert "[vocoder] codecs" in codes.value.message
     fallback = await bench.say(
         "Hi.", voice="shimer", unknown_voice=pb.UNKNOWN_VOICE_DEFAULT, noise_key=1
     )

@@ -89,7 +89,6 @@ def test_unknown_default_and_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "field", "reason"),
     [
-        (SpeechConfig(codes=True), "config.input_kind", "UNSUPPORTED"),
         (SpeechConfig(voice="nobody"), "config.voice", "VOICE_NOT_FOUND"),
         (SpeechConfig(model="vits"), "config.model", "MODEL_NOT_FOUND"),
         (SpeechConfig(speed=0.2), "config.speed", "INVALID_VALUE"),

@@ -84,29 +84,37 @@ class RawDecoder:
         encoding: pcm16, pcmu or pcma.
         source_rate: 8000 to 48000; pcmu and pcma are always 8000.
         target_rate: rate of the output.
+        field: the format's path in the request.
 
     Raises:
-        InvalidArgument: encoding or rate out of range, naming format.encoding or
-            format.sample_rate_hz.
+        InvalidArgument: encoding or rate out of range, naming ``<field>.encoding`` or
+            ``<field>.sample_rate_hz``.
     """
 
-    def __init__(self, encoding: Encoding, source_rate: int, target_rate: int) -> None:
+    def __init__(
+        self,
+        encoding: Encoding,
+        source_rate: int,
+        target_rate: int,
+        *,
+        field: str = "format",
+    ) -> None:
         if encoding not in RAW_ENCODINGS:
             raise InvalidArgument(
                 f"a live stream cannot be {encoding}: it has a container",
-                field="format.encoding",
+                field=f"{field}.encoding",
                 allowed=RAW_ENCODINGS,
             )
         if encoding is not Encoding.PCM16 and source_rate != G711_RATE:
             raise InvalidArgument(
                 f"{encoding} is {G711_RATE} Hz, got {source_rate}",
-                field="format.sample_rate_hz",
+                field=f"{field}.sample_rate_hz",
                 allowed=(str(G711_RATE),),
             )
         if not MIN_RATE <= source_rate <= MAX_RATE:
             raise InvalidArgument(
                 f"the sample rate must be {MIN_RATE} to {MAX_RATE} Hz, got {source_rate}",
-                field="format.sample_rate_hz",
+                field=f"{field}.sample_rate_hz",
                 metadata={"limit": f"{MIN_RATE}..{MAX_RATE}", "observed": str(source_rate)},
             )
         self._encoding = encoding

@@ -1,0 +1,1 @@
+"""The codec process: hops of all streams in batches, over slots of device state."""
