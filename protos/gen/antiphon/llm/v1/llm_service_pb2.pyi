@@ -165,7 +165,7 @@ class DetokenizeResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("id", "architecture", "context_limit", "vocabulary_size", "input_modalities", "output_modalities", "quantisation", "tokenizer_fingerprint", "fingerprint", "chat", "parameter_count", "base_model", "code_format", "aliases", "created_at_seconds")
+    __slots__ = ("id", "architecture", "context_limit", "vocabulary_size", "input_modalities", "output_modalities", "quantisation", "tokenizer_fingerprint", "fingerprint", "chat", "parameter_count", "base_model", "code_format", "aliases", "created_at_seconds", "tenant", "shared")
     ID_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -181,6 +181,8 @@ class Model(_message.Message):
     CODE_FORMAT_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     id: str
     architecture: str
     context_limit: int
@@ -196,7 +198,9 @@ class Model(_message.Message):
     code_format: _audio_pb2.CodeFormat
     aliases: _containers.RepeatedScalarFieldContainer[str]
     created_at_seconds: int
-    def __init__(self, id: _Optional[str] = ..., architecture: _Optional[str] = ..., context_limit: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., input_modalities: _Optional[_Iterable[_Union[_generate_pb2.Modality, str]]] = ..., output_modalities: _Optional[_Iterable[_Union[_generate_pb2.Modality, str]]] = ..., quantisation: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., fingerprint: _Optional[str] = ..., chat: _Optional[bool] = ..., parameter_count: _Optional[int] = ..., base_model: _Optional[str] = ..., code_format: _Optional[_Union[_audio_pb2.CodeFormat, _Mapping]] = ..., aliases: _Optional[_Iterable[str]] = ..., created_at_seconds: _Optional[int] = ...) -> None: ...
+    tenant: str
+    shared: bool
+    def __init__(self, id: _Optional[str] = ..., architecture: _Optional[str] = ..., context_limit: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., input_modalities: _Optional[_Iterable[_Union[_generate_pb2.Modality, str]]] = ..., output_modalities: _Optional[_Iterable[_Union[_generate_pb2.Modality, str]]] = ..., quantisation: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., fingerprint: _Optional[str] = ..., chat: _Optional[bool] = ..., parameter_count: _Optional[int] = ..., base_model: _Optional[str] = ..., code_format: _Optional[_Union[_audio_pb2.CodeFormat, _Mapping]] = ..., aliases: _Optional[_Iterable[str]] = ..., created_at_seconds: _Optional[int] = ..., tenant: _Optional[str] = ..., shared: _Optional[bool] = ...) -> None: ...
 
 class GetModelRequest(_message.Message):
     __slots__ = ("model",)
@@ -221,12 +225,14 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class LoadAdapterRequest(_message.Message):
-    __slots__ = ("name", "path")
+    __slots__ = ("name", "path", "shared")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     name: str
     path: str
-    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
+    shared: bool
+    def __init__(self, name: _Optional[str] = ..., path: _Optional[str] = ..., shared: _Optional[bool] = ...) -> None: ...
 
 class LoadAdapterResponse(_message.Message):
     __slots__ = ("model",)
@@ -235,10 +241,12 @@ class LoadAdapterResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[Model, _Mapping]] = ...) -> None: ...
 
 class UnloadAdapterRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "shared")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    shared: bool
+    def __init__(self, name: _Optional[str] = ..., shared: _Optional[bool] = ...) -> None: ...
 
 class UnloadAdapterResponse(_message.Message):
     __slots__ = ()
