@@ -21,6 +21,7 @@ from antiphon_gateway.middleware.request import App, RequestMiddleware
 from antiphon_gateway.openapi.endpoint import documented_routes
 from antiphon_gateway.quota.quotas import Quotas
 from antiphon_gateway.realtime.endpoint import realtime_websocket
+from antiphon_gateway.realtime.phrase_cache import PhraseCache
 from antiphon_gateway.routes.authorize import PREFIX as AUTHORIZE
 from antiphon_gateway.routes.authorize import Authorize
 from antiphon_gateway.routes.response_run import RunningResponses
@@ -51,6 +52,7 @@ class Gateway:
         batches: works on batches, and is told of new ones; None without storage.
         batch_endpoints: paths that a batch may be for.
         identity: credentials; the realtime endpoint asks it before the upgrade.
+        phrases: audio of acknowledgement phrases of realtime sessions.
 
     ``start`` before the first request, ``close`` after the last.
     """
@@ -66,6 +68,7 @@ class Gateway:
         self.quotas = Quotas(settings.quota, self.storage.quotas if self.storage else None)
         self.responses = RunningResponses()
         self.batches = _batch_worker(self)
+        self.phrases = PhraseCache()
         routes: list[BaseRoute] = [
             *documented_routes(),
             WebSocketRoute("/v1/realtime", realtime_websocket),

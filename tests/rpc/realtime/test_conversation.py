@@ -68,6 +68,7 @@ async def test_the_second_turn_sees_the_first(gateway: RealtimeGateway) -> None:
         for _ in range(2):
             await client.speak()
             await client.until("response.done")
+            await asyncio.sleep(1.1)  # The reply is as long: what is not played is not heard.
     texts = [message.parts[0].text for message in gateway.running.prompts[1].chat.messages[1:]]
     assert texts == ["what time is it", "Hello there, friend.", "what time is it"]
 
@@ -293,7 +294,7 @@ async def test_the_added_latency_is_small(gateway: RealtimeGateway) -> None:
 
 
 async def test_a_slow_reader_stalls_only_itself_and_is_closed() -> None:
-    gateway = RealtimeGateway(realtime={"send_stall_seconds": 0.5})
+    gateway = RealtimeGateway(realtime={"send_stall_seconds": 0.5, "audio_lead_ms": 600_000})
     await gateway.start()
     gateway.script.words = tuple(" word" for _ in range(60))
     gateway.script.audio_bytes_a_piece = 200_000

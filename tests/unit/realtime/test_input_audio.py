@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon_gateway.realtime.config import Pcm, Pcmu
+from antiphon_gateway.realtime.formats import Pcm, Pcmu
 from antiphon_gateway.realtime.input_audio import InputBuffer
 from hypothesis import given
 from hypothesis import strategies as st

@@ -323,17 +323,30 @@ def test_unknown_voices_are_refused_and_the_voice_is_fixed_by_the_first_audio() 
     assert error["code"] == "cannot_update_voice"
 
 
-def test_output_clear_drops_only_what_waits(bench: Bench) -> None:
+def test_output_clear_ends_the_audio_and_counts_it_unheard(bench: Bench) -> None:
     ask(bench)
-    bench.reply("One", end=False)
-    bench.client("output_audio_buffer.clear")
-    silence = next(c for c in reversed(bench.commands) if isinstance(c, commands.SilenceLane))
-    assert bench.events[-1]["type"] == "output_audio_buffer.cleared"
+    bench.reply("One two ", "three", end=False)
+    bench.play(0.2)
+    bench.now += 0.1
     response = bench.plan.response_id
-    bench.feed(inputs.AudioProduced(response, bytes(4), 2))
-    sent = bench.commands[-1]
-    assert isinstance(sent, commands.Send) and sent.audio
-    assert sent.audio.generation >= silence.generation
+    sent = bench.client("output_audio_buffer.clear")
+    assert kinds(sent) == ["output_audio_buffer.cleared"]
+    assert sent[0]["response_id"] == response
+    silence = next(c for c in reversed(bench.commands) if isinstance(c, commands.SilenceLane))
+    assert bench.state.active and bench.state.active.generation >= silence.generation
+    assert bench.feed(inputs.AudioProduced(response, bytes(4), 2)) == []
+    assert kinds(bench.reply(" four")) == [
+        "response.output_audio_transcript.delta",
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+    bench.say("go on")
+    ask(bench)
+    assert message_texts(bench.plan)[2] == ("assistant", "One")
 
 
 def test_draining_finishes_the_active_response_and_then_closes(bench: Bench) -> None:

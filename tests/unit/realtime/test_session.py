@@ -23,7 +23,14 @@ def test_a_session_opens_with_its_full_effective_configuration(bench: Bench) -> 
         "audio": {
             "input": {
                 "format": {"type": "audio/pcm", "rate": 24000},
-                "transcription": {"model": None, "language": None, "prompt": None},
+                "transcription": {
+                    "model": None,
+                    "language": None,
+                    "prompt": None,
+                    "keywords": None,
+                    "languages": None,
+                    "delay": None,
+                },
                 "noise_reduction": None,
                 "turn_detection": {
                     "type": "server_vad",
@@ -51,6 +58,9 @@ def test_a_session_opens_with_its_full_effective_configuration(bench: Bench) -> 
         "reasoning": None,
         "prompt": None,
         "tracing": None,
+        "speculative_ms": None,
+        "audio_lead_ms": 10_000,
+        "optional_events": [],
     }
 
 
@@ -82,13 +92,23 @@ def test_a_merge_is_deep_and_null_clears(bench: Bench) -> None:
 
 def test_fields_without_effect_are_accepted_and_echoed_null(bench: Bench) -> None:
     session = bench.update(
-        audio={"input": {"noise_reduction": {"type": "near_field"}}},
+        audio={
+            "input": {
+                "noise_reduction": {"type": "near_field", "strength": 0.5},
+                "transcription": {"delay": "low", "keywords": ["Antiphon"]},
+            }
+        },
         reasoning={"effort": "low"},
+        prompt={"id": "pmpt_1"},
         tracing="auto",
         include=["item.input_audio_transcription.logprobs"],
     )[0]["session"]
     assert session["audio"]["input"]["noise_reduction"] is None
-    assert session["reasoning"] is session["tracing"] is session["include"] is None
+    assert session["audio"]["input"]["transcription"]["delay"] is None
+    assert session["audio"]["input"]["transcription"]["keywords"] == ["Antiphon"]
+    assert session["tracing"] is session["prompt"] is None
+    assert session["reasoning"] == {"effort": "low"}
+    assert session["include"] == ["item.input_audio_transcription.logprobs"]
 
 
 def test_an_echoed_session_can_be_sent_back(bench: Bench) -> None:
@@ -112,7 +132,13 @@ def test_an_echoed_session_can_be_sent_back(bench: Bench) -> None:
         ({"tools": [{"type": "function"}]}, "session.tools[0].name"),
         ({"tools": [{"type": "mcp", "server_label": "x"}]}, "session.tools[0].type"),
         ({"model": "other"}, "session.model"),
-        ({"type": "transcription"}, "session.type"),
+        ({"type": "duet"}, "session.type"),
+        ({"speculative_ms": 50}, "session.speculative_ms"),
+        ({"audio_lead_ms": 10}, "session.audio_lead_ms"),
+        ({"optional_events": ["response.done"]}, "session.optional_events[0]"),
+        ({"reasoning": {"effort": "huge"}}, "session.reasoning.effort"),
+        ({"audio": {"input": {"turn_detection": {"idle_timeout_ms": 1}}}},
+         "session.audio.input.turn_detection.idle_timeout_ms"),
         ({"unheard": 1}, "session.unheard"),
         ({"temperature": -1}, "session.temperature"),
     ],

@@ -91,6 +91,15 @@ class Pool(Generic[Client, Served]):
         )
 
     @property
+    def slots(self) -> tuple[int, int] | None:
+        """Slots in use and in all of the ready backends; None where one of them says nothing."""
+        told = [member.monitor.slots for member in self.members if member.monitor.is_ready]
+        known = [slots for slots in told if slots is not None]
+        if not known or len(known) < len(told):
+            return None
+        return sum(used for used, _ in known), sum(total for _, total in known)
+
+    @property
     def reason(self) -> str:
         """Why none is ready; empty when one is."""
         return "" if self.is_ready else self.members[0].monitor.reason
@@ -328,6 +337,12 @@ class Backends:
     def recognizers(self) -> tuple[Recognizer, ...]:
         """Recognisers that are served at this moment, from the cached catalog."""
         return self.recognition.pool.served
+
+    @property
+    def load(self) -> float:
+        """The busiest kind's share of slots in use, 0 to 1; kinds that do not say count as free."""
+        told = [pool.slots for pool in (self.llm.pool, self.vocoder.pool, self.recognition.pool)]
+        return max((used / total for used, total in filter(None, told)), default=0.0)
 
     @property
     def monitors(self) -> list[BackendMonitor]:

@@ -90,6 +90,16 @@ class BackendMonitor:
         """Work goes to this backend; the next status counts it."""
         self._started += 1
 
+    @property
+    def slots(self) -> tuple[int, int] | None:
+        """Slots or rows in use and in all, of a fresh status; None where it does not say."""
+        status = self._status
+        if not self._is_fresh or status is None:
+            return None
+        if not status.HasField("slots_used") or not status.slots_total:
+            return None
+        return status.slots_used, status.slots_total
+
     async def limits(self) -> dict[str, int]:
         """What the backend advertises, such as ``max_rows`` and ``queue_limit``.
 

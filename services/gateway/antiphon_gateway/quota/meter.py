@@ -111,19 +111,21 @@ class Meter:
             for subject in self._subjects:
                 subject.running -= not self._is_batch
 
+    def remaining(self) -> Iterator[tuple[str, int, int, float]]:
+        """The tightest limit of each kind: name, capacity, what is left, seconds until full."""
+        for resource in RESOURCES:
+            buckets = [s.buckets[resource] for s in self._subjects if resource in s.buckets]
+            if buckets:
+                tightest = min(buckets, key=lambda bucket: bucket.level)
+                left = round(max(0.0, tightest.level))
+                wait = tightest.wait_for(tightest.capacity)
+                yield resource, round(tightest.capacity), left, wait
+
     def headers(self) -> Headers:
         """x-ratelimit-* of the tightest limit of each kind."""
         found: list[tuple[bytes, bytes]] = []
-        for resource in RESOURCES:
-            buckets = [s.buckets[resource] for s in self._subjects if resource in s.buckets]
-            if not buckets:
-                continue
-            tightest = min(buckets, key=lambda bucket: bucket.level)
-            values = (
-                ("limit", f"{tightest.capacity:.0f}"),
-                ("remaining", f"{max(0.0, tightest.level):.0f}"),
-                ("reset", f"{tightest.wait_for(tightest.capacity):.3f}s"),
-            )
+        for resource, capacity, left, wait in self.remaining():
+            values = (("limit", f"{capacity}"), ("remaining", f"{left}"), ("reset", f"{wait:.3f}s"))
             found += [
                 (f"x-ratelimit-{name}-{resource}".encode(), text.encode()) for name, text in values
             ]

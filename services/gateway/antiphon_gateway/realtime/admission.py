@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from antiphon_core.errors import PermissionDenied
+from antiphon_core.errors import InvalidArgument, PermissionDenied, ResourceExhausted
 
 from antiphon_gateway.clients import Backends
 from antiphon_gateway.identity.credentials import token_of
 from antiphon_gateway.identity.principal import Principal, use_principal
+from antiphon_gateway.realtime import config_merge
 from antiphon_gateway.realtime.client_secrets import Sealer, is_secret
+from antiphon_gateway.realtime.config import SessionType
 from antiphon_gateway.realtime.settings import RealtimeSettings
 from antiphon_gateway.realtime.state import Served
 
@@ -21,16 +23,20 @@ if TYPE_CHECKING:
 
 SUBPROTOCOL = "realtime"
 KEY_SUBPROTOCOL = "openai-insecure-api-key."
+VOICE_RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
     """What an accepted socket starts with."""
 
+    kind: SessionType
     model: str
+    """Id of the language model; of a transcription session, the recogniser's name or empty."""
     principal: Principal
     preset: dict[str, Any] | None
     subprotocol: str | None
+    context_limit: int = 0
 
 
 async def admit(
@@ -38,6 +44,7 @@ async def admit(
     headers: Sequence[tuple[bytes, bytes]],
     subprotocols: Sequence[str],
     model: str,
+    intent: str = "",
 ) -> Admission:
     """Checks credentials, model and backends of an upgrade request.
 
@@ -46,23 +53,28 @@ async def admit(
         headers: of the request.
         subprotocols: offered; a browser puts its key there.
         model: the query's ``model``; empty is the default.
+        intent: the query's ``intent``: ``transcription``, or empty for a conversation.
 
     Raises:
         Unauthenticated: no, unknown or expired credentials.
         PermissionDenied: a client secret of another model, or no scope ``realtime``.
+        InvalidArgument: an unknown intent.
         NotFound: the model is not served.
         Unavailable: this process or a backend is not ready.
+        ResourceExhausted: SLOTS_FULL, no voice is free.
     """
     settings = gateway.settings.realtime
     gateway.lifecycle.require_ready()
     token = _token(headers, subprotocols)
+    kind = _kind(intent)
     preset = None
     if is_secret(token):
         claims = Sealer(settings.secret_key).open(token, time.time())
         preset = claims.session
+        kind = config_merge.type_of(preset, "realtime")
         principal = claims.principal
         await gateway.identity.check_again(principal)
-        if model and resolve_model(gateway.backends, settings, model) != claims.model:
+        if model and _resolve(gateway.backends, settings, kind, model)[0] != claims.model:
             raise PermissionDenied(
                 f"the client secret is for model {claims.model!r}, not {model!r}"
             )
@@ -71,21 +83,24 @@ async def admit(
         principal = await gateway.identity.authenticate(token)
     principal.require("realtime")
     with use_principal(principal):
-        resolved = resolve_model(gateway.backends, settings, model)
-    gateway.backends.vocoder.pool.require_ready()
+        resolved, context_limit = _resolve(gateway.backends, settings, kind, model)
     gateway.backends.recognition.pool.require_ready()
+    if kind == "realtime":
+        _require_voice(gateway.backends)
     subprotocol = SUBPROTOCOL if SUBPROTOCOL in subprotocols else None
-    return Admission(resolved, principal, preset, subprotocol)
+    return Admission(kind, resolved, principal, preset, subprotocol, context_limit)
 
 
-def resolve_model(backends: Backends, settings: RealtimeSettings, name: str) -> str:
-    """The id of the language model of a pipeline name.
+def resolve_session(
+    backends: Backends, settings: RealtimeSettings, kind: SessionType, name: str
+) -> str:
+    """The id of the model that a session of this type names.
 
     Raises:
-        Unavailable: no llm service is ready.
+        Unavailable: no backend of the kind is ready.
         NotFound: MODEL_NOT_FOUND.
     """
-    return backends.llm.resolve(settings.model_aliases.get(name, name)).id
+    return _resolve(backends, settings, kind, name)[0]
 
 
 def served(backends: Backends) -> Served:
@@ -103,3 +118,36 @@ def _token(headers: Sequence[tuple[bytes, bytes]], subprotocols: Sequence[str]) 
         if offered.startswith(KEY_SUBPROTOCOL):
             return offered.removeprefix(KEY_SUBPROTOCOL)
     return token_of(headers)
+
+
+def _kind(intent: str) -> SessionType:
+    if intent not in ("", *config_merge.SESSION_TYPES):
+        raise InvalidArgument(
+            f"intent must be one of {', '.join(config_merge.SESSION_TYPES)}, not {intent!r}",
+            field="intent",
+        )
+    return "transcription" if intent == "transcription" else "realtime"
+
+
+def _resolve(
+    backends: Backends, settings: RealtimeSettings, kind: SessionType, name: str
+) -> tuple[str, int]:
+    if kind == "transcription":
+        if name:
+            backends.recognition.resolve(name)
+        return name, 0
+    model = backends.llm.resolve(settings.model_aliases.get(name, name))
+    return model.id, model.context_limit
+
+
+def _require_voice(backends: Backends) -> None:
+    pool = backends.vocoder.pool
+    pool.require_ready()
+    slots = pool.slots
+    if slots is not None and slots[0] >= slots[1]:
+        raise ResourceExhausted(
+            f"all {slots[1]} voices are speaking",
+            reason="SLOTS_FULL",
+            metadata={"limit": str(slots[1])},
+            retry_after=VOICE_RETRY_SECONDS,
+        )

@@ -33,6 +33,7 @@ class Claims(msgspec.Struct, frozen=True):
     expires_at: int
     """Seconds since the epoch."""
     model: str
+    """Language model; of a transcription session, its recogniser or empty."""
     session: dict[str, Any]
     """Configuration that a session of this token starts with."""
     principal: Principal = OPEN

@@ -84,12 +84,64 @@ class ResponsePlan(Struct, frozen=True):
     speech: SpeechConfig | None
     """None for a written reply."""
     output_format: AudioFormat
+    lane: str = ""
+    """Queue of its audio; the conversation's responses share one."""
+    audio_lead: float = 10.0
+    """Seconds that its audio may be ahead of the estimated playback."""
+    held: bool = False
+    """Nothing past its first audio is made before it is released."""
 
 
 class StartResponse(Struct, frozen=True):
     """Run a reply; a second start of the same response is a retry with a shorter prompt."""
 
     plan: ResponsePlan
+
+
+class ReleaseResponse(Struct, frozen=True):
+    """A held reply is wanted: it goes on like any other."""
+
+    response_id: str
+
+
+class Summarize(Struct, frozen=True):
+    """Make a summary of old conversation, behind everything else."""
+
+    number: int
+    model: str
+    chat: ChatInput
+    max_tokens: int
+
+
+class PreparePhrase(Struct, frozen=True):
+    """Make the audio of an acknowledgement phrase, or take it from the cache."""
+
+    text: str
+    speech: SpeechConfig
+
+
+class ReportRateLimits(Struct, frozen=True):
+    """Say what is left of the limits."""
+
+
+class CountSpeculation(Struct, frozen=True):
+    """A reply that was prepared early has been used or dropped, after so many tokens."""
+
+    outcome: str
+    token_count: int
+
+
+class CountTurn(Struct, frozen=True):
+    """A turn of the user ended; ``detection`` names who decided it."""
+
+    detection: str
+
+
+class CountFallback(Struct, frozen=True):
+    """Something less than asked for was done."""
+
+    component: str
+    reason: str
 
 
 class StopResponse(Struct, frozen=True):
@@ -114,6 +166,13 @@ Command = (
     | TuneRecognizer
     | TranscribeItem
     | StartResponse
+    | ReleaseResponse
+    | Summarize
+    | PreparePhrase
+    | ReportRateLimits
+    | CountSpeculation
+    | CountTurn
+    | CountFallback
     | StopResponse
     | Close
 )

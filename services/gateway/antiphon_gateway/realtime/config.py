@@ -1,62 +1,27 @@
-"""Session configuration: typed, merged deeply, all or nothing."""
+"""Session configuration as typed, frozen values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from antiphon_gateway.domain.speech import AudioFormat
-from antiphon_gateway.realtime import codec
 from antiphon_gateway.realtime.errors import ProtocolError
-from antiphon_gateway.realtime.settings import RealtimeSettings
+from antiphon_gateway.realtime.formats import Pcm, WireFormat
 
-PCM_RATES = (8000, 16000, 24000, 48000)
 SILENCE_OF_EAGERNESS = {"low": 1200, "medium": 700, "auto": 700, "high": 400}
-"""Silence in ms that ends a turn under semantic_vad."""
+"""Silence in ms that ends a turn under semantic_vad where no model judges the pause."""
 
-_REPLACED_WHOLE = {"tools", "tool_choice", "output_modalities", "truncation", "include"}
-_ECHO_ONLY = {"id", "object", "expires_at"}
-"""Fields of an echoed session that clients send back unchanged; they cannot be set."""
+OPTIONAL_EVENTS = (
+    "conversation.item.created",
+    "output_audio_buffer.started",
+    "output_audio_buffer.stopped",
+    "output_audio_buffer.cleared",
+)
+"""Events that are sent only to a client that names them in ``optional_events``."""
 
-
-class Pcm(Struct, frozen=True, tag="audio/pcm", tag_field="type", forbid_unknown_fields=True):
-    """Signed 16-bit little-endian mono samples."""
-
-    rate: int = 24000
-
-    def __post_init__(self) -> None:
-        if self.rate not in PCM_RATES:
-            raise ValueError(f"rate must be one of {', '.join(map(str, PCM_RATES))}")
-
-
-class Pcmu(Struct, frozen=True, tag="audio/pcmu", tag_field="type", forbid_unknown_fields=True):
-    """G.711 mu-law, 8 kHz, one byte a sample."""
-
-
-class Pcma(Struct, frozen=True, tag="audio/pcma", tag_field="type", forbid_unknown_fields=True):
-    """G.711 A-law, 8 kHz, one byte a sample."""
-
-
-WireFormat = Pcm | Pcmu | Pcma
-
-
-def sample_rate(form: WireFormat) -> int:
-    """Samples a second."""
-    return form.rate if isinstance(form, Pcm) else 8000
-
-
-def sample_bytes(form: WireFormat) -> int:
-    """Bytes a sample."""
-    return 2 if isinstance(form, Pcm) else 1
-
-
-def backend_format(form: WireFormat) -> AudioFormat:
-    """The format as backends name it."""
-    encoding = {Pcm: "pcm16", Pcmu: "pcmu", Pcma: "pcma"}[type(form)]
-    return AudioFormat(encoding, sample_rate(form))
+MAX_PHRASES = 8
 
 
 class ServerVad(
@@ -67,7 +32,8 @@ class ServerVad(
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
     prefix_padding_ms: Annotated[int, Meta(ge=0, le=5000)] = 300
     silence_duration_ms: Annotated[int, Meta(ge=100, le=10_000)] = 500
-    idle_timeout_ms: None = None
+    idle_timeout_ms: Annotated[int, Meta(ge=1000, le=300_000)] | None = None
+    """Silence of the user after a reply has been played that makes the model speak again."""
     create_response: bool = True
     interrupt_response: bool = True
 
@@ -75,7 +41,7 @@ class ServerVad(
 class SemanticVad(
     Struct, frozen=True, tag="semantic_vad", tag_field="type", forbid_unknown_fields=True
 ):
-    """Turns end when the speaker seems to have finished; here by a silence that eagerness sets."""
+    """Turns end when the speaker seems to have finished."""
 
     eagerness: Literal["low", "medium", "high", "auto"] = "auto"
     create_response: bool = True
@@ -91,6 +57,12 @@ class Transcription(Struct, frozen=True, forbid_unknown_fields=True):
     model: str | None = None
     language: str | None = None
     prompt: Annotated[str, Meta(max_length=1000)] | None = None
+    keywords: Annotated[list[str], Meta(max_length=100)] | None = None
+    """Words that bias recognition, after the prompt."""
+    languages: list[str] | None = None
+    """A single one counts as ``language``; several leave the choice to the recogniser."""
+    delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+    """Accepted and echoed as null: the recogniser decides when its text is stable."""
 
 
 class NoiseReduction(Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,6 +103,13 @@ class FunctionTool(Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["function"] = "function"
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    ack_phrases: (
+        Annotated[
+            list[Annotated[str, Meta(min_length=1, max_length=120)]], Meta(max_length=MAX_PHRASES)
+        ]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
+    """Extension: one of these is spoken, from cached audio, once the call is complete."""
 
 
 class NamedTool(Struct, frozen=True, tag="function", tag_field="type"):
@@ -145,7 +124,8 @@ ToolChoice = Literal["auto", "none", "required"] | NamedTool
 class TokenLimits(Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds of the prompt."""
 
-    post_instructions: Annotated[int, Meta(ge=0)] | None = None
+    post_instructions: Annotated[int, Meta(ge=1)] | None = None
+    """Most tokens of the conversation, beside instructions and tools."""
 
 
 class RetentionRatio(Struct, frozen=True, tag="retention_ratio", tag_field="type"):
@@ -155,14 +135,21 @@ class RetentionRatio(Struct, frozen=True, tag="retention_ratio", tag_field="type
     token_limits: TokenLimits | None = None
 
 
+class Reasoning(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much the model reasons; reasoning is never spoken."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+
+
 Truncation = Literal["auto", "disabled"] | RetentionRatio
 OutputLimit = Annotated[int, Meta(ge=1)] | Literal["inf"]
+SessionType = Literal["realtime", "transcription"]
 
 
 class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The full effective configuration of a session; responses run on a snapshot of it."""
 
-    type: Literal["realtime"] = "realtime"
+    type: SessionType = "realtime"
     model: str = ""
     instructions: str = ""
     output_modalities: list[Literal["text", "audio"]] = msgspec.field(
@@ -174,17 +161,46 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     parallel_tool_calls: bool = True
     max_output_tokens: OutputLimit = "inf"
     truncation: Truncation = "auto"
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     include: list[Literal["item.input_audio_transcription.logprobs"]] | None = None
-    reasoning: dict[str, Any] | None = None
+    reasoning: Reasoning | None = None
     prompt: dict[str, Any] | None = None
     tracing: Any = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    speculative_ms: Annotated[int, Meta(ge=100, le=2000)] | None = None
+    """Extension: silence in ms after which a reply is prepared, to be spoken if the turn ends."""
+    audio_lead_ms: Annotated[int, Meta(ge=500, le=600_000)] = 10_000
+    """Extension: how far sending runs ahead of the estimated playback."""
+    optional_events: list[
+        Literal[
+            "conversation.item.created",
+            "output_audio_buffer.started",
+            "output_audio_buffer.stopped",
+            "output_audio_buffer.cleared",
+        ]
+    ] = []
+    """Extension: further event types that this client understands."""
+
+    @property
+    def transcribes_only(self) -> bool:
+        """Whether the session makes transcripts and no responses."""
+        return self.type == "transcription"
+
+    @property
+    def silence_ms(self) -> int:
+        """Silence that ends a turn; 0 where the client ends it."""
+        detection = self.audio.input.turn_detection
+        if detection is None:
+            return 0
+        if isinstance(detection, SemanticVad):
+            return SILENCE_OF_EAGERNESS[detection.eagerness]
+        return detection.silence_duration_ms
 
 
 def check_consistency(config: SessionConfig, path: str) -> None:
     """Refuses values that do not fit together.
 
     Args:
+        config: the whole configuration.
         path: where the values stand in the event, such as ``session``.
 
     Raises:
@@ -203,128 +219,3 @@ def check_consistency(config: SessionConfig, path: str) -> None:
             f"{', '.join(names) or 'none'}",
             param=f"{path}.tool_choice",
         )
-
-
-def default_config(settings: RealtimeSettings, model: str) -> SessionConfig:
-    """What a session starts with."""
-    return SessionConfig(
-        model=model,
-        instructions=settings.instructions,
-        max_output_tokens=settings.max_output_tokens,
-        temperature=settings.temperature,
-        audio=Audio(
-            input=AudioInput(
-                transcription=Transcription() if settings.transcription else None,
-                turn_detection=ServerVad(silence_duration_ms=settings.silence_duration_ms),
-            ),
-            output=AudioOutput(voice=settings.voice),
-        ),
-    )
-
-
-def merge(
-    current: SessionConfig, defaults: SessionConfig, change: Mapping[str, Any]
-) -> SessionConfig:
-    """The configuration after a session.update.
-
-    Present keys change, null clears to the default (or to null where null has a meaning), and
-    one bad value changes nothing.
-
-    Args:
-        current: configuration in force.
-        defaults: what null returns to.
-        change: the event's ``session``.
-
-    Raises:
-        ProtocolError: naming the field.
-    """
-    kind = change.get("type", "realtime")
-    if kind != "realtime":
-        raise ProtocolError(
-            "session.type must be 'realtime'; transcription sessions are not served",
-            param="session.type",
-        )
-    model = change.get("model")
-    if model is not None and model != current.model:
-        raise ProtocolError(
-            f"session.model is {current.model!r} and cannot be changed; open a new session",
-            code="cannot_update_model",
-            param="session.model",
-        )
-    change = {key: value for key, value in change.items() if key not in _ECHO_ONLY}
-    tree = _merged(msgspec.to_builtins(current), msgspec.to_builtins(defaults), change)
-    tree["model"] = current.model
-    _name_voice(tree)
-    merged = codec.convert(tree, SessionConfig, "session")
-    check_consistency(merged, "session")
-    return _without_inert(merged)
-
-
-def _without_inert(config: SessionConfig) -> SessionConfig:
-    """Fields that are accepted for compatibility and have no effect are echoed as null."""
-    audio_input = msgspec.structs.replace(config.audio.input, noise_reduction=None)
-    return msgspec.structs.replace(
-        config,
-        audio=msgspec.structs.replace(config.audio, input=audio_input),
-        include=None,
-        reasoning=None,
-        prompt=None,
-        tracing=None,
-    )
-
-
-_NULLABLE = {"turn_detection", "transcription", "noise_reduction", "temperature"}
-
-
-def _merged(
-    current: dict[str, Any], defaults: Mapping[str, Any], change: Mapping[str, Any]
-) -> dict[str, Any]:
-    result = dict(current)
-    for key, value in change.items():
-        before = current.get(key)
-        if value is None:
-            result[key] = None if key in _NULLABLE else defaults.get(key)
-        elif not isinstance(value, Mapping) or key in _REPLACED_WHOLE:
-            result[key] = value
-        elif not isinstance(before, dict) or _is_other_kind(before, value):
-            result[key] = {name: inner for name, inner in value.items() if inner is not None}
-        else:
-            inner_defaults = defaults.get(key)
-            result[key] = _merged(
-                before, inner_defaults if isinstance(inner_defaults, Mapping) else {}, value
-            )
-            if not isinstance(inner_defaults, Mapping):
-                result[key] = {k: v for k, v in result[key].items() if v is not None}
-    return result
-
-
-def _is_other_kind(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    """Whether a tagged object is replaced by one of another type."""
-    return "type" in before and "type" in value and before["type"] != value["type"]
-
-
-def _name_voice(tree: dict[str, Any]) -> None:
-    audio = tree.get("audio")
-    output = audio.get("output") if isinstance(audio, dict) else None
-    if isinstance(output, dict) and isinstance(output.get("voice"), Mapping):
-        output["voice"] = output["voice"].get("id")
-
-
-def echo(config: SessionConfig, session_id: str, expires_at: int) -> dict[str, Any]:
-    """The full effective configuration as session.created and session.updated send it."""
-    tree = msgspec.to_builtins(config)
-    voice = tree["audio"]["output"]["voice"]
-    tree["audio"]["output"]["voice"] = voice or None
-    return {
-        **tree,
-        "id": session_id,
-        "object": "realtime.session",
-        "expires_at": expires_at,
-    }
-
-
-def silence_ms(detection: TurnDetection) -> int:
-    """Silence that ends a turn."""
-    if isinstance(detection, SemanticVad):
-        return SILENCE_OF_EAGERNESS[detection.eagerness]
-    return detection.silence_duration_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine
 from typing import Any
 
@@ -11,13 +12,17 @@ from antiphon_core.logs import get_logger
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from antiphon_gateway.clients import Backends
+from antiphon_gateway.quota.meter import current_meter
 from antiphon_gateway.realtime import codec, commands, inputs, session
 from antiphon_gateway.realtime.errors import ProtocolError
+from antiphon_gateway.realtime.events import RateLimit
 from antiphon_gateway.realtime.latency import TurnClock
 from antiphon_gateway.realtime.outbox import Outbox, SlowReader
+from antiphon_gateway.realtime.phrase_cache import PhraseCache
 from antiphon_gateway.realtime.recognizer import RecognizerRunner
 from antiphon_gateway.realtime.response import run_response
 from antiphon_gateway.realtime.state import SessionState
+from antiphon_gateway.realtime.summary import summarize
 
 TICK_SECONDS = 1.0
 CLOSE_GRACE_SECONDS = 5.0
@@ -28,6 +33,15 @@ log = get_logger(__name__)
 
 _events_in = metrics.counter("realtime_client_events_total", "Client events received", ("type",))
 _closes = metrics.counter("realtime_closes_total", "Closed realtime sockets", ("code",))
+_turns = metrics.counter(
+    "realtime_turns_total", "Committed user turns, by who ended them", ("detection",)
+)
+_speculations = metrics.counter(
+    "realtime_speculations_total", "Replies that were prepared in a pause", ("outcome",)
+)
+_speculative_tokens = metrics.counter(
+    "realtime_speculative_tokens_total", "Tokens of replies prepared in a pause", ("outcome",)
+)
 
 
 class _Over(Exception):
@@ -41,18 +55,30 @@ class Connection:
         socket: accepted.
         state: a fresh session.
         backends: what replies run on.
+        phrases: audio of acknowledgement phrases, shared by all sessions.
     """
 
-    def __init__(self, socket: WebSocket, state: SessionState, backends: Backends) -> None:
+    def __init__(
+        self, socket: WebSocket, state: SessionState, backends: Backends, phrases: PhraseCache
+    ) -> None:
         self._socket = socket
         self._state = state
         self._backends = backends
         self._clock = asyncio.get_running_loop().time
         self._turn_clock = TurnClock()
-        self._outbox = Outbox(socket.send_text, self._audio_sent, state.limits.send_stall_seconds)
+        self._phrases = phrases
+        self._meter = current_meter()
+        self._outbox = Outbox(
+            self._write, self._audio_sent, state.limits.send_stall_seconds, self._clock
+        )
+        self._inputs: deque[inputs.Input] = deque()
+        self._stepping = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at: float | None = None
         self._tasks: asyncio.TaskGroup | None = None
         self._recognizer = RecognizerRunner(backends, self.dispatch, self._spawn)
         self._replies: dict[str, asyncio.Task[None]] = {}
+        self._releases: dict[str, asyncio.Event] = {}
         self._close: commands.Close | None = None
 
     async def run(self) -> None:
@@ -77,14 +103,49 @@ class Connection:
             log.exception("realtime_connection_failed", exc_info=group)
             await self._shut(commands.Close(code, "internal error"))
         finally:
+            self._state.closed = True
+            if self._alarm is not None:
+                self._alarm.cancel()
             _closes.labels(code).inc()
+            if self._outbox.underruns:
+                log.info("realtime_underruns", count=self._outbox.underruns)
 
     def dispatch(self, event: inputs.Input) -> None:
-        """Feeds the reducer and carries its commands out; never blocks."""
+        """Feeds the reducer and carries its commands out; never blocks.
+
+        What a command causes at once is fed after the commands of its own step.
+        """
+        self._inputs.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._inputs:
+                self._step(self._inputs.popleft())
+        finally:
+            self._stepping = False
+        self._set_alarm()
+
+    def _step(self, event: inputs.Input) -> None:
         now = self._clock()
         self._turn_clock.note(event, now)
         for command in session.step(self._state, event, now):
             self._carry_out(command)
+
+    def _set_alarm(self) -> None:
+        due = session.deadline(self._state)
+        if due == self._alarm_at:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = due
+        self._alarm = None
+        if due is not None and not self._state.closed:
+            self._alarm = asyncio.get_running_loop().call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = self._alarm_at = None
+        self.dispatch(inputs.Tick(self._backends.load))
 
     def drain(self) -> None:
         """Finishes the active response, then closes with 1012."""
@@ -94,9 +155,7 @@ class Connection:
         match command:
             case commands.Send():
                 self._outbox.put(command)
-            case commands.RecognizeAudio() | commands.FlushRecognizer():
-                self._recognizer.send(command)
-            case commands.TuneRecognizer():
+            case commands.RecognizeAudio() | commands.FlushRecognizer() | commands.TuneRecognizer():
                 self._recognizer.send(command)
             case commands.SilenceLane():
                 self._outbox.silence(command.lane, command.generation)
@@ -106,24 +165,56 @@ class Connection:
                 self._spawn(self._recognizer.transcribe(command))
             case commands.StartResponse():
                 self._start_reply(command.plan)
+            case commands.ReleaseResponse():
+                if command.response_id in self._releases:
+                    self._releases[command.response_id].set()
             case commands.StopResponse():
-                task = self._replies.pop(command.response_id, None)
-                if task is not None:
-                    task.cancel()
+                self._stop_reply(command.response_id)
+            case commands.Summarize():
+                self._spawn(summarize(command, self._backends, self.dispatch))
+            case commands.PreparePhrase():
+                self._spawn(self._phrases.prepare(command, self._backends, self.dispatch))
+            case commands.ReportRateLimits():
+                self._report_rate_limits()
             case commands.Close():
                 self._close = command
                 self._outbox.finish()
+            case _:
+                _count(command)
 
     def _start_reply(self, plan: commands.ResponsePlan) -> None:
+        released = asyncio.Event()
+        if not plan.held:
+            released.set()
         task = self._spawn(
-            run_response(plan, self._backends, self.dispatch, self._outbox.audio_credit)
+            run_response(plan, self._backends, self.dispatch, self._outbox.audio_credit, released)
         )
         self._replies[plan.response_id] = task
-        task.add_done_callback(lambda done: self._forget(plan.response_id, done))
+        self._releases[plan.response_id] = released
+        task.add_done_callback(lambda done: self._forget(plan, done))
 
-    def _forget(self, response_id: str, task: asyncio.Task[None]) -> None:
-        if self._replies.get(response_id) is task:
-            del self._replies[response_id]
+    def _stop_reply(self, response_id: str) -> None:
+        task = self._replies.pop(response_id, None)
+        if task is not None:
+            task.cancel()
+
+    def _report_rate_limits(self) -> None:
+        if self._meter is None:
+            return
+        limits = tuple(
+            RateLimit(name, capacity, left, round(wait, 3))
+            for name, capacity, left, wait in self._meter.remaining()
+        )
+        if limits:
+            self.dispatch(inputs.RateLimitsKnown(limits))
+
+    def _forget(self, plan: commands.ResponsePlan, task: asyncio.Task[None]) -> None:
+        if self._replies.get(plan.response_id) is task:
+            del self._replies[plan.response_id]
+        if plan.response_id not in self._replies:
+            self._releases.pop(plan.response_id, None)
+        if plan.lane == plan.response_id:
+            self._outbox.forget(plan.lane)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         assert self._tasks is not None
@@ -158,7 +249,10 @@ class Connection:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self.dispatch(inputs.Tick())
+            self.dispatch(inputs.Tick(self._backends.load))
+
+    async def _write(self, frame: bytes) -> None:
+        await self._socket.send_text(frame.decode())
 
     def _audio_sent(self, tag: commands.AudioTag) -> None:
         self._turn_clock.audio_sent(tag.response_id, self._clock())
@@ -170,6 +264,19 @@ class Connection:
                 await self._socket.close(close.code, close.reason)
         except (TimeoutError, RuntimeError, WebSocketDisconnect):
             log.info("realtime_close_unanswered", code=close.code)
+
+
+def _count(command: commands.Command) -> None:
+    match command:
+        case commands.CountTurn():
+            _turns.labels(command.detection).inc()
+        case commands.CountSpeculation():
+            _speculations.labels(command.outcome).inc()
+            _speculative_tokens.labels(command.outcome).inc(command.token_count)
+        case commands.CountFallback():
+            metrics.fallback(command.component, command.reason)
+        case _:
+            raise TypeError(type(command).__name__)
 
 
 def _disconnect_code(group: BaseExceptionGroup[WebSocketDisconnect]) -> int:

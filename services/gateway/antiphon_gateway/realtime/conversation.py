@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from antiphon_gateway.realtime.config import Pcm, WireFormat
 from antiphon_gateway.realtime.errors import BackendFailure, ProtocolError
+from antiphon_gateway.realtime.formats import Pcm, WireFormat
 from antiphon_gateway.realtime.items import (
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -41,6 +41,10 @@ class Entry:
     """Format of the kept audio."""
     audio_seconds: float = 0.0
     playback: Playback | None = None
+    is_silence: bool = False
+    """The user said nothing for so long that the model speaks again."""
+    in_prompt: bool = True
+    """False for what is spoken without the model knowing, such as an acknowledgement."""
 
     @property
     def id(self) -> str:
@@ -78,6 +82,11 @@ class Conversation:
         """Id of the item before; None at the front."""
         position = self._order.index(item_id)
         return self._order[position - 1] if position else None
+
+    def next_of(self, item_id: str) -> str | None:
+        """Id of the item after; None at the end."""
+        position = self._order.index(item_id) + 1
+        return self._order[position] if position < len(self._order) else None
 
     def insert(self, entry: Entry, previous_id: str | None) -> str | None:
         """Adds an entry.
@@ -157,17 +166,26 @@ class Conversation:
         )
 
     def oldest_group(self) -> list[str]:
-        """Ids that leave together when the oldest item has to go: a call takes its output."""
-        first = self._entries[self._order[0]].item
-        group = [self._order[0]]
-        if isinstance(first, FunctionCallItem):
-            group += [
-                entry.id
-                for entry in self
-                if isinstance(entry.item, FunctionCallOutputItem)
-                and entry.item.call_id == first.call_id
-            ]
-        return group
+        """Ids that leave together when the oldest item has to go: a call takes its output.
+
+        Items that a response is writing stay, and so do messages of the system.
+        """
+        for entry in self:
+            item = entry.item
+            if isinstance(item, MessageItem) and item.role == "system" and len(self) > 1:
+                continue
+            if item.status == "in_progress":
+                continue
+            group = [entry.id]
+            if isinstance(item, FunctionCallItem):
+                group += [
+                    other.id
+                    for other in self
+                    if isinstance(other.item, FunctionCallOutputItem)
+                    and other.item.call_id == item.call_id
+                ]
+            return group
+        return self._order[:1]
 
 
 def shown(entry: Entry) -> Item:

@@ -47,6 +47,7 @@ async def realtime_websocket(websocket: WebSocket) -> None:
                 websocket.scope["headers"],
                 websocket.scope["subprotocols"],
                 websocket.query_params.get("model", ""),
+                websocket.query_params.get("intent", ""),
             )
             meter = await gateway.quotas.admit(admission.principal)
             with act_as(admission.principal), use_meter(meter):
@@ -71,13 +72,15 @@ async def _serve(websocket: WebSocket, gateway: Gateway, admission: Admission) -
             settings=gateway.settings.realtime,
             served=served(gateway.backends),
             wall_seconds=int(time.time()),
+            kind=admission.kind,
             preset=admission.preset,
+            context_limit=admission.context_limit,
         )
     except ProtocolError as error:
         await _send_error(websocket, error)
         await websocket.close(POLICY_CLOSE_CODE, "the client secret's session is not served")
         return
-    connection = Connection(websocket, state, gateway.backends)
+    connection = Connection(websocket, state, gateway.backends, gateway.phrases)
     loop = asyncio.get_running_loop()
 
     def follow(snapshot: LifecycleSnapshot) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from antiphon_gateway.realtime.items import Item, ItemReference
 
@@ -121,6 +121,11 @@ class ItemAdded(_ServerEvent, tag="conversation.item.added"):
     item: Item
 
 
+class ItemCreated(_ServerEvent, tag="conversation.item.created"):
+    previous_item_id: str | None
+    item: Item
+
+
 class ItemDone(_ServerEvent, tag="conversation.item.done"):
     previous_item_id: str | None
     item: Item
@@ -146,6 +151,14 @@ class TranscriptionDelta(_ServerEvent, tag="conversation.item.input_audio_transc
     delta: str
 
 
+class Logprob(Struct, frozen=True):
+    """A recognised word with the natural logarithm of its probability."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
 class DurationUsage(Struct):
     seconds: float
     type: Literal["duration"] = "duration"
@@ -158,6 +171,7 @@ class TranscriptionCompleted(
     content_index: int
     transcript: str
     usage: DurationUsage
+    logprobs: list[Logprob] | UnsetType = UNSET
 
 
 class TranscriptionError(Struct):
@@ -190,6 +204,25 @@ class SpeechStarted(_ServerEvent, tag="input_audio_buffer.speech_started"):
 class SpeechStopped(_ServerEvent, tag="input_audio_buffer.speech_stopped"):
     audio_end_ms: int
     item_id: str
+
+
+class TimeoutTriggered(_ServerEvent, tag="input_audio_buffer.timeout_triggered"):
+    audio_start_ms: int
+    audio_end_ms: int
+    item_id: str
+
+
+class RateLimit(Struct, frozen=True):
+    """What is left of one limit."""
+
+    name: str
+    limit: int
+    remaining: int
+    reset_seconds: float
+
+
+class RateLimitsUpdated(_ServerEvent, tag="rate_limits.updated"):
+    rate_limits: list[RateLimit]
 
 
 class StatusError(Struct):
@@ -265,6 +298,14 @@ class OutputItemDone(_ServerEvent, tag="response.output_item.done"):
     response_id: str
     output_index: int
     item: Item
+
+
+class OutputStarted(_ServerEvent, tag="output_audio_buffer.started"):
+    response_id: str
+
+
+class OutputStopped(_ServerEvent, tag="output_audio_buffer.stopped"):
+    response_id: str
 
 
 class OutputCleared(_ServerEvent, tag="output_audio_buffer.cleared"):

@@ -21,6 +21,8 @@ from antiphon_gateway.realtime.items import (
     OutputText,
 )
 
+SILENCE = "(The user says nothing.)"
+"""Shown where the user was silent for so long that the model speaks again."""
 PENDING_OUTPUT = '{"status":"pending"}'
 """Result shown for a call whose output has not come yet."""
 
@@ -64,21 +66,26 @@ def characters(messages: Iterable[Message]) -> int:
     return sum(len(part) for message in messages for part in message.parts if isinstance(part, str))
 
 
-def newest_within(entries: Sequence[Entry], share: float) -> Sequence[Entry]:
+def newest_within(entries: Sequence[Entry], share: float) -> list[Entry]:
     """The newest entries that hold at most a share of the text, never half of a call.
 
-    At least the newest entry is dropped from consideration last: the result is never empty.
+    Messages of the system are kept wherever they are. The newest entry is always kept.
     """
     sizes = [characters(render("", [entry])) for entry in entries]
-    allowed = sum(sizes) * share
+    fixed = [isinstance(e.item, MessageItem) and e.item.role == "system" for e in entries]
+    allowed = sum(sizes) * share - sum(sizes[i] for i, is_fixed in enumerate(fixed) if is_fixed)
     start = len(entries) - 1
-    total = sizes[start]
-    while start > 0 and total + sizes[start - 1] <= allowed:
+    total = 0 if fixed[start] else sizes[start]
+    while start > 0:
+        more = 0 if fixed[start - 1] else sizes[start - 1]
+        if total + more > allowed:
+            break
         start -= 1
-        total += sizes[start]
+        total += more
     while start < len(entries) - 1 and isinstance(entries[start].item, FunctionCallOutputItem):
         start += 1
-    return entries[start:]
+    before = (entries[i] for i in range(start) if fixed[i])
+    return [*before, *entries[start:]]
 
 
 def _parts(entry: Entry, item: MessageItem) -> tuple[Content, ...]:
@@ -87,7 +94,8 @@ def _parts(entry: Entry, item: MessageItem) -> tuple[Content, ...]:
         if isinstance(part, InputText | OutputText):
             parts.append(part.text)
         elif isinstance(part, InputAudio):
-            parts.append(entry.transcript or part.transcript or "")
+            silence = SILENCE if entry.is_silence else ""
+            parts.append(entry.transcript or part.transcript or silence)
         elif isinstance(part, InputImage):
             parts.append(_image(part.image_url))
         elif isinstance(part, OutputAudio):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon_gateway.realtime.config import WireFormat, sample_bytes, sample_rate
+from antiphon_gateway.realtime.formats import WireFormat, sample_bytes, sample_rate
 
 TRIM_MARGIN_MS = 10_000
 """Quiet audio kept beyond the padding: a start that is reported later has lost its beginning."""
@@ -61,11 +61,12 @@ class InputBuffer:
         return taken
 
     def take_all(self) -> bytes:
-        """Uses everything that is held."""
-        taken = bytes(self._data)
-        self.used += len(taken)
-        self._base += len(taken)
-        self._data.clear()
+        """Uses all whole samples; half a sample stays, for its other half is to come."""
+        length = len(self._data) - len(self._data) % sample_bytes(self.form)
+        taken = bytes(self._data[:length])
+        self.used += length
+        self._base += length
+        del self._data[:length]
         return taken
 
     def clear(self) -> None:

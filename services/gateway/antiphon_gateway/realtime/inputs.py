@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from antiphon_gateway.domain.generation import Usage
+from antiphon_gateway.domain.speech import SpeechConfig
 from antiphon_gateway.realtime.errors import BackendFailure, ProtocolError
-from antiphon_gateway.realtime.events import ClientEvent
+from antiphon_gateway.realtime.events import ClientEvent, Logprob, RateLimit
 
 
 class Opened(Struct, frozen=True):
@@ -36,6 +37,14 @@ class SpeechEnded(Struct, frozen=True):
     at_ms: int
 
 
+class PartialText(Struct, frozen=True):
+    """Leading text of an utterance that goes on; it will not be revised."""
+
+    epoch: int
+    utterance: int
+    text: str
+
+
 class Transcript(Struct, frozen=True):
     """Text of an utterance that is over."""
 
@@ -43,6 +52,7 @@ class Transcript(Struct, frozen=True):
     utterance: int
     text: str
     tag: str
+    logprobs: tuple[Logprob, ...] = ()
 
 
 class UtteranceFailed(Struct, frozen=True):
@@ -69,6 +79,7 @@ class ItemTranscribed(Struct, frozen=True):
     item_id: str
     text: str
     failure: BackendFailure | None = None
+    logprobs: tuple[Logprob, ...] = ()
 
 
 class PromptAccepted(Struct, frozen=True):
@@ -139,6 +150,19 @@ class ReplyFailed(Struct, frozen=True):
     """Tokens of the refused prompt."""
 
 
+Report = (
+    PromptAccepted
+    | TextProduced
+    | CallProduced
+    | TextEnded
+    | AudioProduced
+    | SpokenUpTo
+    | ReplyEnded
+    | ReplyFailed
+)
+"""What a running reply says."""
+
+
 class AudioSent(Struct, frozen=True):
     """An audio event has left for the client."""
 
@@ -147,8 +171,32 @@ class AudioSent(Struct, frozen=True):
     sample_count: int
 
 
+class RateLimitsKnown(Struct, frozen=True):
+    """What is left of the limits of the session's key and tenant."""
+
+    limits: tuple[RateLimit, ...]
+
+
+class Summarized(Struct, frozen=True):
+    """A summary was made, or could not be."""
+
+    number: int
+    text: str
+
+
+class PhraseReady(Struct, frozen=True):
+    """Audio of an acknowledgement phrase; empty when it could not be made."""
+
+    text: str
+    speech: SpeechConfig
+    data: bytes
+
+
 class Tick(Struct, frozen=True):
     """Time has passed."""
+
+    load: float = 0.0
+    """Busiest share of what the backends can do at once, 0 to 1."""
 
 
 class Drain(Struct, frozen=True):
@@ -161,19 +209,16 @@ Input = (
     | ClientEvent
     | SpeechBegan
     | SpeechEnded
+    | PartialText
     | Transcript
     | UtteranceFailed
     | RecognizerFailed
     | ItemTranscribed
-    | PromptAccepted
-    | TextProduced
-    | CallProduced
-    | TextEnded
-    | AudioProduced
-    | SpokenUpTo
-    | ReplyEnded
-    | ReplyFailed
+    | Report
     | AudioSent
+    | RateLimitsKnown
+    | Summarized
+    | PhraseReady
     | Tick
     | Drain
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from antiphon_gateway.realtime import events, responses, turns
-from antiphon_gateway.realtime.config import sample_bytes, sample_rate
+from antiphon_gateway.realtime import events, hearing, prompting, responses
 from antiphon_gateway.realtime.conversation import MAX_ITEMS, Entry, with_audio
 from antiphon_gateway.realtime.errors import ProtocolError
+from antiphon_gateway.realtime.formats import sample_bytes, sample_rate
 from antiphon_gateway.realtime.items import (
     FunctionCallOutputItem,
     InputAudio,
@@ -36,10 +36,14 @@ def create(state: SessionState, event: events.CreateItem) -> None:
     item = replace(item, id=item.id or state.new_id("item"), status="completed")
     entry = _entry(state, item)
     previous = state.conversation.insert(entry, event.previous_item_id)
-    state.send(events.ItemAdded(previous_item_id=previous, item=entry.item))
+    state.announce(previous, entry.item)
     state.send(events.ItemDone(previous_item_id=previous, item=entry.item))
     if entry.awaits_transcript:
-        turns.transcribe(state, entry.id)
+        hearing.transcribe_item(state, entry.id)
+
+
+def bound(state: SessionState) -> None:
+    """Drops the oldest items of a conversation that has too many."""
     while len(state.conversation) > MAX_ITEMS:
         for item_id in state.conversation.oldest_group():
             _remove(state, item_id)
@@ -125,6 +129,7 @@ def _entry(state: SessionState, item: Item) -> Entry:
 
 
 def _remove(state: SessionState, item_id: str) -> None:
+    prompting.forget_item(state, item_id)
     state.conversation.remove(item_id)
     state.pending.pop(item_id, None)
     state.send(events.ItemDeleted(item_id=item_id))

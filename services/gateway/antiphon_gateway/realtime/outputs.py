@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon_gateway.realtime import events, inputs, response_params
-from antiphon_gateway.realtime.commands import AudioTag
-from antiphon_gateway.realtime.config import sample_rate
+from antiphon_gateway.realtime import events, history, inputs, playing, response_params
+from antiphon_gateway.realtime.commands import AudioTag, ResponsePlan
 from antiphon_gateway.realtime.conversation import Entry
+from antiphon_gateway.realtime.formats import sample_bytes, sample_rate
 from antiphon_gateway.realtime.items import (
     FunctionCallItem,
     MessageItem,
@@ -19,6 +19,8 @@ from antiphon_gateway.realtime.items import (
 )
 from antiphon_gateway.realtime.playback import Playback
 from antiphon_gateway.realtime.state import ActiveResponse, Output, SessionState
+
+PHRASE_PIECE_SECONDS = 0.2
 
 
 def describe(
@@ -61,6 +63,7 @@ def add_audio(
     state.voice_fixed = True
     state.conversation.keep_audio(output.entry, data)
     rate = sample_rate(response.settings.audio.output.format)
+    playing.sounds(state, response, output.entry, sample_count / rate)
     tag = AudioTag(
         response_id=response.id,
         item_id=output.entry.id,
@@ -71,6 +74,27 @@ def add_audio(
         seconds=sample_count / rate,
     )
     state.send(events.AudioDelta(**_place(response, output), delta=data), tag)
+
+
+def say_phrase(state: SessionState, response: ActiveResponse, text: str, audio: bytes) -> None:
+    """Adds an item with a finished phrase, which the model does not know of."""
+    output = _message(state, response)
+    output.entry.in_prompt = False
+    add_text(state, response, text)
+    form = response.settings.audio.output.format
+    width = sample_bytes(form)
+    piece = max(width, int(sample_rate(form) * PHRASE_PIECE_SECONDS) * width)
+    for start in range(0, len(audio), piece):
+        data = audio[start : start + piece]
+        add_audio(state, response, data, len(data) // width)
+    assert output.entry.playback is not None
+    output.entry.playback.mark(len(text), len(audio) // width)
+    close_message(state, response, "completed")
+
+
+def prompt_characters(plan: ResponsePlan) -> int:
+    """Length of a prompt's text."""
+    return history.characters(plan.chat.messages)
 
 
 def add_call_piece(
@@ -183,7 +207,7 @@ def _open_item(state: SessionState, response: ActiveResponse, output: Output) ->
     )
     if response.in_conversation:
         previous = state.conversation.insert(output.entry, None)
-        state.send(events.ItemAdded(previous_item_id=previous, item=item))
+        state.announce(previous, item)
 
 
 def _close_item(state: SessionState, response: ActiveResponse, output: Output) -> None:

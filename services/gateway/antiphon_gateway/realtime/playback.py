@@ -15,8 +15,10 @@ class Playback:
 
     sample_rate: int
     sent_samples: int = 0
-    first_sent_at: float | None = None
-    interrupted_at: float | None = None
+    ends_at: float = 0.0
+    """When the sent audio has been played at the earliest, in monotonic seconds."""
+    interrupted_samples: int | None = None
+    """Samples that can have been heard when the listener cut the reply off."""
     truncated_ms: int | None = None
     mark_characters: list[int] = field(default_factory=list)
     mark_samples: list[int] = field(default_factory=list)
@@ -26,11 +28,20 @@ class Playback:
         """Length of the audio that has left for the client."""
         return self.sent_samples * 1000 // self.sample_rate
 
-    def sent(self, sample_count: int, now: float) -> None:
-        """Counts audio that left for the client."""
-        if self.first_sent_at is None:
-            self.first_sent_at = now
+    def sent(self, sample_count: int, now: float, free_at: float) -> float:
+        """Counts audio that left for the client.
+
+        Args:
+            sample_count: of the chunk.
+            now: monotonic seconds.
+            free_at: when the client has played everything that was sent before the chunk.
+
+        Returns:
+            When the chunk has been played at the earliest.
+        """
         self.sent_samples += sample_count
+        self.ends_at = max(now, free_at) + sample_count / self.sample_rate
+        return self.ends_at
 
     def mark(self, characters: int, sample: int) -> None:
         """Notes that the text up to an offset is spoken by a sample; marks never go back."""
@@ -40,9 +51,10 @@ class Playback:
         self.mark_samples.append(sample)
 
     def interrupt(self, now: float) -> None:
-        """Notes when the reply was cut off; the first time counts."""
-        if self.interrupted_at is None:
-            self.interrupted_at = now
+        """Notes that the listener cut the reply off; the first time counts."""
+        if self.interrupted_samples is None:
+            unplayed = int(max(0.0, self.ends_at - now) * self.sample_rate)
+            self.interrupted_samples = max(0, self.sent_samples - unplayed)
 
     def truncate(self, audio_end_ms: int) -> int | None:
         """Shortens to a played position; never lengthens.
@@ -61,12 +73,7 @@ class Playback:
         """Samples that can have been heard; None when the whole reply counts as heard."""
         if self.truncated_ms is not None:
             return self.truncated_ms * self.sample_rate // 1000
-        if self.interrupted_at is None:
-            return None
-        if self.first_sent_at is None:
-            return 0
-        elapsed = max(0.0, self.interrupted_at - self.first_sent_at)
-        return min(self.sent_samples, int(elapsed * self.sample_rate))
+        return self.interrupted_samples
 
     def heard_text(self, text: str) -> str:
         """The part of the reply's text that can have been heard, cut at the end of a word.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from antiphon_core.errors import AntiphonError
@@ -20,6 +21,7 @@ from antiphon_gateway.realtime.commands import (
     TuneRecognizer,
 )
 from antiphon_gateway.realtime.errors import failure_of, failure_of_reason
+from antiphon_gateway.realtime.events import Logprob
 
 log = get_logger(__name__)
 
@@ -78,6 +80,7 @@ class RecognizerRunner:
     async def transcribe(self, command: TranscribeItem) -> None:
         """Recognises the audio of one item by itself and reports its text or its failure."""
         texts: list[str] = []
+        logprobs: list[Logprob] = []
         try:
             async with self._backends.recognition.stream(self._resolved(command.config)) as stream:
                 await stream.send_audio(command.audio)
@@ -86,6 +89,7 @@ class RecognizerRunner:
                 async for event in stream:
                     if isinstance(event, recognition.FinalTranscript):
                         texts.append(event.text.strip())
+                        logprobs += _logprobs(event)
                     elif isinstance(event, recognition.UtteranceError):
                         failure = failure_of(event.error)
                         self._report(inputs.ItemTranscribed(command.item_id, "", failure))
@@ -94,7 +98,7 @@ class RecognizerRunner:
             self._report(inputs.ItemTranscribed(command.item_id, "", failure_of(error)))
             return
         text = " ".join(text for text in texts if text)
-        self._report(inputs.ItemTranscribed(command.item_id, text))
+        self._report(inputs.ItemTranscribed(command.item_id, text, logprobs=tuple(logprobs)))
 
     async def _run(self, command: OpenRecognizer, queue: asyncio.Queue[Message]) -> None:
         epoch = command.epoch
@@ -144,10 +148,27 @@ class RecognizerRunner:
         elif isinstance(event, recognition.SpeechStopped):
             self._report(inputs.SpeechEnded(epoch, event.utterance, event.at_ms))
         elif isinstance(event, recognition.FinalTranscript):
-            self._report(inputs.Transcript(epoch, event.utterance, event.text, event.tag))
+            logprobs = tuple(_logprobs(event))
+            self._report(inputs.Transcript(epoch, event.utterance, event.text, event.tag, logprobs))
+        elif isinstance(event, recognition.PartialTranscript):
+            stable = event.text[: event.stable_characters]
+            self._report(inputs.PartialText(epoch, event.utterance, stable))
         elif isinstance(event, recognition.UtteranceError):
             failure = failure_of(event.error)
             self._report(inputs.UtteranceFailed(epoch, event.utterance, failure, event.tag))
 
     def _resolved(self, config: recognition.RecognitionConfig) -> recognition.RecognitionConfig:
         return replace(config, model=self._backends.recognition.resolve(config.model))
+
+
+def _logprobs(event: recognition.FinalTranscript) -> list[Logprob]:
+    """Words with their log-probability, where words were asked for; as exact as recognisers are."""
+    words = (word for segment in event.segments for word in segment.words)
+    return [
+        Logprob(
+            token=word.text,
+            bytes=list(word.text.encode()),
+            logprob=math.log(max(word.probability, 1e-9)),
+        )
+        for word in words
+    ]

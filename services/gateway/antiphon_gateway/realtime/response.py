@@ -22,13 +22,15 @@ FIRST_CLAUSE_WORDS = 6
 _CUT = (generation.FinishReason.LENGTH, generation.FinishReason.CONTEXT)
 
 Report = Callable[[inputs.Input], None]
+Credit = Callable[[str, float], Awaitable[None]]
 
 
 async def run_response(
     plan: ResponsePlan,
     backends: Backends,
     report: Report,
-    audio_credit: Callable[[], Awaitable[None]],
+    audio_credit: Credit,
+    released: asyncio.Event,
 ) -> None:
     """Runs a reply to its end and reports everything it yields; cancelling it frees both backends.
 
@@ -36,7 +38,8 @@ async def run_response(
         plan: what to run.
         backends: language model and voice.
         report: takes each result, in order; the last is ReplyEnded or ReplyFailed.
-        audio_credit: waits until the client may be sent more audio.
+        audio_credit: waits until more audio of a lane may be queued, with a lead in seconds.
+        released: set from the time on at which a held reply may go past its first audio.
     """
     response_id = plan.response_id
     try:
@@ -45,7 +48,7 @@ async def run_response(
             if plan.speech is None:
                 await _read(response_id, text, report, None)
             else:
-                await _speak(plan.speech, response_id, text, backends, report, audio_credit)
+                await _speak(plan, plan.speech, text, backends, report, audio_credit, released)
     except* AntiphonError as group:
         report(_failure(response_id, _first(group)))
     except* Exception as group:
@@ -57,17 +60,18 @@ async def run_response(
 
 
 async def _speak(
+    plan: ResponsePlan,
     config: speech.SpeechConfig,
-    response_id: str,
     text: GenerationStream,
     backends: Backends,
     report: Report,
-    audio_credit: Callable[[], Awaitable[None]],
+    audio_credit: Credit,
+    released: asyncio.Event,
 ) -> None:
     resolved = replace(config, voice=backends.vocoder.resolve_voice(config.voice))
     async with backends.vocoder.stream(resolved) as voice, asyncio.TaskGroup() as tasks:
-        tasks.create_task(_play(response_id, voice, report, audio_credit))
-        await _read(response_id, text, report, voice)
+        tasks.create_task(_play(plan, voice, report, audio_credit, released))
+        await _read(plan.response_id, text, report, voice)
 
 
 async def _read(
@@ -124,14 +128,20 @@ def _report_delta(response_id: str, delta: generation.Delta, report: Report) -> 
 
 
 async def _play(
-    response_id: str,
+    plan: ResponsePlan,
     stream: SpeechStream,
     report: Report,
-    audio_credit: Callable[[], Awaitable[None]],
+    audio_credit: Credit,
+    released: asyncio.Event,
 ) -> None:
+    response_id = plan.response_id
+    first = True
     async for event in stream:
         if isinstance(event, speech.AudioChunk):
-            await audio_credit()
+            if not first:
+                await released.wait()
+            first = False
+            await audio_credit(plan.lane, plan.audio_lead)
             report(inputs.AudioProduced(response_id, event.data, event.sample_count))
         elif isinstance(event, speech.SpeechMark):
             report(inputs.SpokenUpTo(response_id, event.input_offset, event.sample))

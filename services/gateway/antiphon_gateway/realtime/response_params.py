@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from antiphon_gateway.domain.generation import (
-    ChatInput,
-    Sampling,
-    Tool,
-    ToolMode,
-)
-from antiphon_gateway.domain.generation import ToolChoice as BackendChoice
-from antiphon_gateway.domain.speech import SpeechConfig
-from antiphon_gateway.realtime import codec, history
-from antiphon_gateway.realtime.commands import ResponsePlan
+from antiphon_gateway.realtime import codec, prompting
 from antiphon_gateway.realtime.config import (
     FunctionTool,
-    NamedTool,
     OutputLimit,
+    Reasoning,
     SessionConfig,
     ToolChoice,
-    WireFormat,
-    backend_format,
     check_consistency,
 )
-from antiphon_gateway.realtime.conversation import Conversation, Entry
+from antiphon_gateway.realtime.conversation import Entry
 from antiphon_gateway.realtime.errors import ProtocolError
 from antiphon_gateway.realtime.events import InputEntry
+from antiphon_gateway.realtime.formats import WireFormat
 from antiphon_gateway.realtime.items import (
     InputAudio,
     ItemReference,
     MessageItem,
     check_created_item,
 )
-from antiphon_gateway.realtime.state import ActiveResponse
+from antiphon_gateway.realtime.state import SessionState
 
 MAX_METADATA = 16
 
@@ -76,7 +65,7 @@ class ResponseParams(Struct, frozen=True, forbid_unknown_fields=True):
         ]
         | None
     ) = None
-    reasoning: dict[str, Any] | None = None
+    reasoning: Reasoning | None = None
     prompt: dict[str, Any] | None = None
 
     @property
@@ -113,6 +102,7 @@ def snapshot(config: SessionConfig, params: ResponseParams) -> SessionConfig:
         "parallel_tool_calls",
         "max_output_tokens",
         "temperature",
+        "reasoning",
     )
     changes = {name: getattr(params, name) for name in names if getattr(params, name) is not None}
     change = params.audio.output if params.audio else None
@@ -131,19 +121,19 @@ def snapshot(config: SessionConfig, params: ResponseParams) -> SessionConfig:
     return merged
 
 
-def input_entries(params: ResponseParams, conversation: Conversation) -> list[Entry]:
+def input_entries(params: ResponseParams, state: SessionState) -> list[Entry]:
     """The history that a response reads: its own input, or the whole conversation.
 
     Raises:
         ProtocolError: an unknown reference or an item that cannot be input.
     """
     if params.input is None:
-        return list(conversation)
+        return prompting.history(state)
     entries: list[Entry] = []
     for index, element in enumerate(params.input):
         path = f"response.input[{index}]"
         if isinstance(element, ItemReference):
-            found = conversation.get(element.id)
+            found = state.conversation.get(element.id)
             if found is None:
                 raise ProtocolError(
                     f"{path}.id: there is no item {element.id!r}", param=f"{path}.id"
@@ -161,68 +151,6 @@ def input_entries(params: ResponseParams, conversation: Conversation) -> list[En
             )
         entries.append(Entry(element))
     return entries
-
-
-def plan(response: ActiveResponse) -> ResponsePlan:
-    """Everything that the reply runs on."""
-    settings = response.settings
-    form = backend_format(settings.audio.output.format)
-    limit = settings.max_output_tokens
-    speech = None
-    if response.speaks:
-        speech = SpeechConfig(
-            voice=settings.audio.output.voice,
-            output_format=form,
-            speed=settings.audio.output.speed,
-        )
-    return ResponsePlan(
-        response_id=response.id,
-        model=settings.model,
-        chat=ChatInput(
-            messages=history.render(settings.instructions, response.history),
-            tools=[_tool(tool) for tool in settings.tools],
-            tool_choice=_choice(settings) if settings.tools else None,
-        ),
-        sampling=Sampling(temperature=settings.temperature),
-        max_tokens=limit if isinstance(limit, int) else None,
-        speech=speech,
-        output_format=form,
-    )
-
-
-def shorten(response: ActiveResponse, limit: int, observed: int) -> bool:
-    """Drops the oldest history of a response whose prompt was too long.
-
-    Args:
-        limit: context limit in tokens.
-        observed: tokens of the refused prompt.
-
-    Returns:
-        Whether anything could be dropped.
-    """
-    truncation = response.settings.truncation
-    if truncation == "disabled" or len(response.history) < 2 or observed <= 0:
-        return False
-    retained = 0.8 if isinstance(truncation, str) else truncation.retention_ratio
-    share = min(0.95, limit / observed) * retained
-    kept = list(history.newest_within(response.history, share))
-    if len(kept) == len(response.history):
-        return False
-    response.history = kept
-    return True
-
-
-def _tool(tool: FunctionTool) -> Tool:
-    parameters = json.dumps(tool.parameters) if tool.parameters else ""
-    return Tool(name=tool.name, description=tool.description or "", parameters=parameters)
-
-
-def _choice(settings: SessionConfig) -> BackendChoice:
-    choice = settings.tool_choice
-    single = not settings.parallel_tool_calls
-    if isinstance(choice, NamedTool):
-        return BackendChoice(ToolMode.NAMED, name=choice.name, single_call=single)
-    return BackendChoice(ToolMode(choice), single_call=single)
 
 
 def audio_echo(settings: SessionConfig) -> dict[str, Any]:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from antiphon_gateway.domain.generation import Role
-from antiphon_gateway.realtime import events, inputs, outputs, response_params
+from antiphon_gateway.realtime import (
+    compaction,
+    events,
+    inputs,
+    outputs,
+    phrases,
+    playing,
+    prompting,
+    response_params,
+    speculation,
+)
 from antiphon_gateway.realtime.commands import (
     Close,
+    ReleaseResponse,
+    ReportRateLimits,
     ResponsePlan,
-    SilenceLane,
     StartResponse,
     StopResponse,
 )
 from antiphon_gateway.realtime.conversation import Entry
 from antiphon_gateway.realtime.errors import BackendFailure, ProtocolError
-from antiphon_gateway.realtime.state import ActiveResponse, SessionState
+from antiphon_gateway.realtime.state import ActiveResponse, SessionState, Speculation
 
 MAX_PARALLEL = 4
-DEFAULT_LANE = ""
 RESTART_CLOSE_CODE = 1012
 
 
@@ -27,31 +40,15 @@ def create(state: SessionState, event: events.CreateResponse) -> None:
         ProtocolError: one is active already, or a parameter is wrong.
     """
     params = response_params.parse(event.response)
-    if state.draining:
-        raise ProtocolError(
-            "the service is shutting down; reconnect", code="draining", kind="server_error"
-        )
-    if params.in_conversation and state.active is not None:
-        raise ProtocolError(
-            f"response {state.active.id} is active; wait for its response.done or cancel it",
-            code="conversation_already_has_active_response",
-        )
-    parallel = sum(not response.in_conversation for response in state.responses.values())
-    if not params.in_conversation and parallel >= MAX_PARALLEL:
-        raise ProtocolError(
-            f"{parallel} responses outside the conversation are running; at most "
-            f"{MAX_PARALLEL} may",
-            code="too_many_parallel_responses",
-            param="response.conversation",
-        )
+    _check_possible(state, params)
     settings = response_params.snapshot(state.config, params)
     check_voice(state, settings.audio.output.voice, "response.audio.output.voice")
-    history = response_params.input_entries(params, state.conversation)
+    history = response_params.input_entries(params, state)
     _begin(
         state,
         ActiveResponse(
             id=state.new_id("resp"),
-            lane=DEFAULT_LANE,
+            lane=prompting.CONVERSATION_LANE,
             generation=0,
             settings=settings,
             in_conversation=params.in_conversation,
@@ -59,8 +56,15 @@ def create(state: SessionState, event: events.CreateResponse) -> None:
             metadata=params.metadata,
             awaits={entry.id for entry in history if entry.awaits_transcript},
             automatic=False,
+            own_input=params.input is not None,
         ),
     )
+
+
+def answer_silence(state: SessionState) -> None:
+    """Has the model speak again to a user who says nothing."""
+    if not state.draining and state.active is None:
+        _begin(state, _to_conversation(state, None))
 
 
 def answer_turn(state: SessionState, item_id: str, *, interrupts: bool) -> None:
@@ -73,22 +77,13 @@ def answer_turn(state: SessionState, item_id: str, *, interrupts: bool) -> None:
             return
         cancel(state, state.active, "turn_detected")
     state.reply_waits = None
-    history = list(state.conversation)
-    _begin(
-        state,
-        ActiveResponse(
-            id=state.new_id("resp"),
-            lane=DEFAULT_LANE,
-            generation=0,
-            settings=state.config,
-            in_conversation=True,
-            history=history,
-            metadata=None,
-            awaits={entry.id for entry in history if entry.awaits_transcript},
-            automatic=True,
-            trigger=item_id,
-        ),
-    )
+    response = _to_conversation(state, item_id)
+    prepared = None
+    if state.speculation is not None and not response.awaits:
+        prepared = speculation.take(state, _plan(state, response))
+    if prepared is not None:
+        response.id = prepared.plan.response_id
+    _begin(state, response, prepared)
 
 
 def cancel_by_client(state: SessionState, event: events.CancelResponse) -> None:
@@ -110,20 +105,11 @@ def cancel_by_client(state: SessionState, event: events.CancelResponse) -> None:
 
 def cancel(state: SessionState, response: ActiveResponse, reason: str) -> None:
     """Ends a response at once with its full closing order; backends are told, not awaited."""
-    state.generation_count += 1
-    state.commands.append(SilenceLane(response.lane, state.generation_count))
-    if response.message is not None and response.message.entry.playback is not None:
-        response.message.entry.playback.interrupt(state.now)
+    if response.in_conversation:
+        playing.interrupt(state, response.message.entry if response.message else None)
+    else:
+        playing.silence(state, response.lane)
     _finish(state, response, "cancelled", events.StatusDetails("cancelled", reason=reason))
-
-
-def clear_output(state: SessionState, _event: events.ClearOutput) -> None:
-    """Drops audio that waits to be sent; what is produced later is sent."""
-    state.generation_count += 1
-    state.commands.append(SilenceLane(DEFAULT_LANE, state.generation_count))
-    if state.active is not None:
-        state.active.generation = state.generation_count
-        state.send(events.OutputCleared(response_id=state.active.id))
 
 
 def transcript_came(state: SessionState, item_id: str) -> None:
@@ -139,59 +125,60 @@ def transcript_came(state: SessionState, item_id: str) -> None:
             _start(state, response)
 
 
-def prompt_accepted(state: SessionState, report: inputs.PromptAccepted) -> None:
-    """Counts the prompt."""
-    response = state.responses.get(report.response_id)
-    if response is not None:
-        response.prompt_tokens = report.prompt_tokens
-
-
-def text_produced(state: SessionState, report: inputs.TextProduced) -> None:
-    """Passes text on as transcript or as written output."""
-    response = state.responses.get(report.response_id)
-    if response is not None:
-        response.output_tokens += report.token_count
-        outputs.add_text(state, response, report.text)
-
-
-def call_produced(state: SessionState, report: inputs.CallProduced) -> None:
-    """Passes a piece of a tool call on."""
-    response = state.responses.get(report.response_id)
-    if response is not None:
-        response.output_tokens += report.token_count
-        outputs.add_call_piece(state, response, report)
-
-
-def text_ended(state: SessionState, report: inputs.TextEnded) -> None:
-    """Completes the calls; the voice may still speak."""
-    response = state.responses.get(report.response_id)
-    if response is None:
+def report(state: SessionState, event: inputs.Report) -> None:
+    """Takes what a running reply says; of one that is over, nothing counts."""
+    held = state.speculation
+    if held is not None and held.plan.response_id == event.response_id:
+        speculation.hold(state, event)
         return
-    response.text_ended = True
-    response.cut = report.cut
-    response.usage = report.usage
-    outputs.close_calls(state, response, "incomplete" if report.cut else "completed")
+    response = state.responses.get(event.response_id)
+    if response is not None:
+        _REPORTS[type(event)](state, response, event)
 
 
-def audio_produced(state: SessionState, report: inputs.AudioProduced) -> None:
-    """Passes audio on."""
-    response = state.responses.get(report.response_id)
-    if response is not None and report.data:
-        outputs.add_audio(state, response, report.data, report.sample_count)
+def _prompt_accepted(
+    state: SessionState, response: ActiveResponse, event: inputs.PromptAccepted
+) -> None:
+    response.prompt_tokens = event.prompt_tokens
+    if response.in_conversation:
+        prompting.count_prompt(state, response.prompt_characters, event.prompt_tokens)
 
 
-def spoken_up_to(state: SessionState, report: inputs.SpokenUpTo) -> None:
-    """Notes which text belongs to which audio."""
-    response = state.responses.get(report.response_id)
-    if response is not None and response.message and response.message.entry.playback:
-        response.message.entry.playback.mark(report.characters, report.sample)
+def _text_produced(
+    state: SessionState, response: ActiveResponse, event: inputs.TextProduced
+) -> None:
+    response.output_tokens += event.token_count
+    outputs.add_text(state, response, event.text)
 
 
-def reply_ended(state: SessionState, report: inputs.ReplyEnded) -> None:
-    """Closes a response that has run to its end."""
-    response = state.responses.get(report.response_id)
-    if response is None:
-        return
+def _call_produced(
+    state: SessionState, response: ActiveResponse, event: inputs.CallProduced
+) -> None:
+    response.output_tokens += event.token_count
+    outputs.add_call_piece(state, response, event)
+
+
+def _text_ended(state: SessionState, response: ActiveResponse, event: inputs.TextEnded) -> None:
+    response.cut = event.cut
+    response.usage = event.usage
+    outputs.close_calls(state, response, "incomplete" if event.cut else "completed")
+    if response.calls and not event.cut:
+        phrases.acknowledge(state, response)
+
+
+def _audio_produced(
+    state: SessionState, response: ActiveResponse, event: inputs.AudioProduced
+) -> None:
+    if event.data and not response.muted:
+        outputs.add_audio(state, response, event.data, event.sample_count)
+
+
+def _spoken_up_to(_state: SessionState, response: ActiveResponse, event: inputs.SpokenUpTo) -> None:
+    if response.message and response.message.entry.playback:
+        response.message.entry.playback.mark(event.characters, event.sample)
+
+
+def _reply_ended(state: SessionState, response: ActiveResponse, _event: inputs.ReplyEnded) -> None:
     if response.cut:
         details = events.StatusDetails("incomplete", reason="max_output_tokens")
         _finish(state, response, "incomplete", details)
@@ -199,23 +186,16 @@ def reply_ended(state: SessionState, report: inputs.ReplyEnded) -> None:
         _finish(state, response, "completed", None)
 
 
-def reply_failed(state: SessionState, report: inputs.ReplyFailed) -> None:
-    """Ends a response that a backend failed, or retries with less history."""
-    response = state.responses.get(report.response_id)
-    if response is None:
-        return
-    retryable = report.failure.code == "context_length_exceeded" and not response.outputs
-    if retryable and response_params.shorten(response, report.limit, report.observed):
-        _start(state, response)
-        return
-    _fail(state, response, report.failure)
-
-
-def audio_sent(state: SessionState, report: inputs.AudioSent) -> None:
-    """Counts audio that has left for the client."""
-    entry = state.conversation.get(report.item_id)
-    if entry is not None and entry.playback is not None:
-        entry.playback.sent(report.sample_count, state.now)
+def _reply_failed(state: SessionState, response: ActiveResponse, event: inputs.ReplyFailed) -> None:
+    if event.failure.code == "context_length_exceeded" and not response.outputs:
+        kept = prompting.shorten(response.settings, response.history, event.limit, event.observed)
+        if len(kept) < len(response.history):
+            response.history = kept
+            if response.in_conversation and not response.own_input:
+                prompting.drop_before(state, kept)
+            _start(state, response)
+            return
+    _fail(state, response, event.failure)
 
 
 def check_voice(state: SessionState, voice: str, path: str) -> None:
@@ -240,18 +220,65 @@ def close_when_drained(state: SessionState) -> None:
         state.closed = True
 
 
-def _begin(state: SessionState, response: ActiveResponse) -> None:
+def _check_possible(state: SessionState, params: response_params.ResponseParams) -> None:
+    if state.config.transcribes_only:
+        raise ProtocolError(
+            "a transcription session makes no responses; open a realtime session",
+            code="response_not_supported",
+        )
+    if state.draining:
+        raise ProtocolError(
+            "the service is shutting down; reconnect", code="draining", kind="server_error"
+        )
+    if params.in_conversation and state.active is not None:
+        raise ProtocolError(
+            f"response {state.active.id} is active; wait for its response.done or cancel it",
+            code="conversation_already_has_active_response",
+        )
+    parallel = sum(not response.in_conversation for response in state.responses.values())
+    if not params.in_conversation and parallel >= MAX_PARALLEL:
+        raise ProtocolError(
+            f"{parallel} responses outside the conversation are running; at most "
+            f"{MAX_PARALLEL} may",
+            code="too_many_parallel_responses",
+            param="response.conversation",
+        )
+
+
+def _to_conversation(state: SessionState, trigger: str | None) -> ActiveResponse:
+    history = prompting.history(state)
+    return ActiveResponse(
+        id=state.new_id("resp"),
+        lane=prompting.CONVERSATION_LANE,
+        generation=0,
+        settings=state.config,
+        in_conversation=True,
+        history=history,
+        metadata=None,
+        awaits={entry.id for entry in history if entry.awaits_transcript},
+        automatic=trigger is not None,
+        trigger=trigger,
+    )
+
+
+def _begin(
+    state: SessionState, response: ActiveResponse, prepared: Speculation | None = None
+) -> None:
     state.generation_count += 1
     response.generation = state.generation_count
     if not response.in_conversation:
         response.lane = response.id
     else:
         state.active = response
+        state.idle_from = None
     state.responses[response.id] = response
     created = outputs.describe(state, response, "in_progress", None)
     created.usage = None
     state.send(events.ResponseCreated(response=created))
-    if not response.awaits:
+    state.commands.append(ReportRateLimits())
+    if prepared is not None:
+        _go_on(state, response, prepared)
+    elif not response.awaits:
         failed = next((entry for entry in response.history if _blocks(response, entry)), None)
         if failed is not None and failed.failure is not None:
             _fail(state, response, failed.failure)
@@ -259,16 +286,36 @@ def _begin(state: SessionState, response: ActiveResponse) -> None:
             _start(state, response)
 
 
+def _go_on(state: SessionState, response: ActiveResponse, prepared: Speculation) -> None:
+    response.started = True
+    response.prompt_characters = outputs.prompt_characters(prepared.plan)
+    state.commands.append(ReleaseResponse(response.id))
+    for event in prepared.reports:
+        report(state, event)
+
+
 def _blocks(response: ActiveResponse, entry: Entry) -> bool:
     return entry.failure is not None and entry.id == response.trigger
 
 
+def _plan(state: SessionState, response: ActiveResponse) -> ResponsePlan:
+    return prompting.plan(
+        state,
+        response.id,
+        response.settings,
+        response.history,
+        lane=response.lane,
+        summarized=not response.own_input,
+    )
+
+
 def _start(state: SessionState, response: ActiveResponse) -> None:
-    plan = response_params.plan(response)
+    plan = _plan(state, response)
     if response.automatic and not _has_question(state, response, plan):
         cancel(state, response, "turn_detected")
         return
     response.started = True
+    response.prompt_characters = outputs.prompt_characters(plan)
     state.commands.append(StartResponse(plan))
 
 
@@ -300,7 +347,22 @@ def _finish(
     del state.responses[response.id]
     if state.active is response:
         state.active = None
+        if state.turn is None:
+            playing.reply_ended(state)
+        compaction.consider(state, response)
         waiting, state.reply_waits = state.reply_waits, None
         if waiting is not None and waiting in state.conversation:
             answer_turn(state, waiting, interrupts=False)
     close_when_drained(state)
+
+
+_REPORTS: dict[type, Callable[[SessionState, ActiveResponse, Any], None]] = {
+    inputs.PromptAccepted: _prompt_accepted,
+    inputs.TextProduced: _text_produced,
+    inputs.CallProduced: _call_produced,
+    inputs.TextEnded: _text_ended,
+    inputs.AudioProduced: _audio_produced,
+    inputs.SpokenUpTo: _spoken_up_to,
+    inputs.ReplyEnded: _reply_ended,
+    inputs.ReplyFailed: _reply_failed,
+}

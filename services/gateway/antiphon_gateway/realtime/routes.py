@@ -1,4 +1,4 @@
-"""``POST /v1/realtime/client_secrets``, and the short address of the voice page."""
+"""``/v1/realtime/client_secrets`` and ``/schemas``, and the short address of the voice page."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from starlette.routing import BaseRoute, Route
 from antiphon_gateway.http import read_body
 from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.openapi.operation import CALL, Endpoint, JsonBody, Operation
-from antiphon_gateway.realtime import codec
-from antiphon_gateway.realtime import config as session_config
-from antiphon_gateway.realtime.admission import resolve_model
+from antiphon_gateway.realtime import codec, config_merge, schemas
+from antiphon_gateway.realtime.admission import resolve_session
 from antiphon_gateway.realtime.client_secrets import (
     DEFAULT_SECONDS,
     LONGEST_SECONDS,
@@ -61,14 +60,12 @@ async def create_client_secret(request: Request) -> Response:
     settings = gateway.settings.realtime
     body = await read_body(request.receive)
     asked = _parse(body)
-    name = asked.session.get("model") or ""
-    if not isinstance(name, str):
-        raise InvalidArgument("session.model must be a string", field="session.model")
-    model = resolve_model(gateway.backends, settings, name)
-    preset = {key: value for key, value in asked.session.items() if key != "model"}
-    defaults = session_config.default_config(settings, model)
     try:
-        config = session_config.merge(defaults, defaults, preset)
+        kind = config_merge.type_of(asked.session, "realtime")
+        model = resolve_session(gateway.backends, settings, kind, _model_name(asked.session))
+        preset = {key: value for key, value in asked.session.items() if key != "model"}
+        defaults = config_merge.default_config(settings, model, kind)
+        config = config_merge.merge(defaults, defaults, preset)
     except ProtocolError as error:
         raise InvalidArgument(error.message, field=error.param) from None
     expires_at = int(time.time()) + asked.expires_after.seconds
@@ -82,9 +79,16 @@ async def create_client_secret(request: Request) -> Response:
     answer = ClientSecretResponse(
         value=Sealer(settings.secret_key).seal(claims),
         expires_at=expires_at,
-        session=session_config.echo(config, f"sess_{secrets.token_hex(8)}", expires_at),
+        session=config_merge.echo(config, f"sess_{secrets.token_hex(8)}", expires_at),
     )
     return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def _model_name(session: dict[str, Any]) -> str:
+    name = session.get("model") or ""
+    if not isinstance(name, str):
+        raise InvalidArgument("session.model must be a string", field="session.model")
+    return name
 
 
 def _parse(body: bytes) -> ClientSecretRequest:
@@ -97,6 +101,11 @@ def _parse(body: bytes) -> ClientSecretRequest:
         raise InvalidArgument(
             f"the request body is not JSON: {failure}", reason="INVALID_JSON"
         ) from None
+
+
+async def get_schemas(_request: Request) -> Response:
+    """JSON Schemas of all client and server events, from the structs that read and write them."""
+    return Response(schemas.document(), media_type="application/json")
 
 
 async def open_voice_page(_request: Request) -> Response:
@@ -116,5 +125,6 @@ ROUTES: list[BaseRoute] = [
             errors=CALL,
         ),
     ),
+    Route("/v1/realtime/schemas", get_schemas, methods=["GET"]),
     Route("/voice", open_voice_page, methods=["GET"]),
 ]

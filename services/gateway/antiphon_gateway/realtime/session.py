@@ -8,11 +8,24 @@ else ever changes it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
-from antiphon_gateway.realtime import config as session_config
-from antiphon_gateway.realtime import events, inputs, item_edits, responses, turns
+from antiphon_gateway.realtime import (
+    compaction,
+    config_merge,
+    events,
+    hearing,
+    inputs,
+    item_edits,
+    phrases,
+    playing,
+    responses,
+    transcripts,
+    turns,
+)
 from antiphon_gateway.realtime.commands import Close, Command
+from antiphon_gateway.realtime.config import SessionConfig, SessionType
+from antiphon_gateway.realtime.conversation import MAX_ITEMS
 from antiphon_gateway.realtime.errors import ProtocolError
 from antiphon_gateway.realtime.settings import RealtimeSettings
 from antiphon_gateway.realtime.state import Served, SessionState
@@ -27,23 +40,28 @@ def new_state(
     settings: RealtimeSettings,
     served: Served,
     wall_seconds: int,
+    kind: SessionType = "realtime",
     preset: dict[str, Any] | None = None,
+    context_limit: int = 0,
 ) -> SessionState:
     """The state of a session that is about to open.
 
     Args:
         token: random text, unique over all sessions.
-        model: resolved model of the pipeline.
+        model: resolved model of the pipeline; of a transcription session, the recogniser.
         settings: defaults and bounds.
         served: names that a configuration may use.
         wall_seconds: seconds since the epoch.
+        kind: whether it converses or transcribes.
         preset: configuration sealed in a client secret.
+        context_limit: tokens of the model's context; 0 where unknown.
 
     Raises:
         ProtocolError: the preset is wrong.
     """
-    defaults = session_config.default_config(settings, model)
-    current = session_config.merge(defaults, defaults, preset) if preset else defaults
+    defaults = config_merge.default_config(settings, model, kind)
+    current = config_merge.merge(defaults, defaults, preset) if preset else defaults
+    phrases.check(current)
     return SessionState(
         token=token,
         defaults=defaults,
@@ -51,6 +69,7 @@ def new_state(
         limits=settings,
         served=served,
         expires_at=wall_seconds + settings.max_session_seconds,
+        context_limit=context_limit,
     )
 
 
@@ -77,8 +96,20 @@ def step(state: SessionState, event: inputs.Input, now: float) -> list[Command]:
             handler(state, event)
         except ProtocolError as error:
             state.refuse(error, getattr(event, "event_id", None))
+    if len(state.conversation) > MAX_ITEMS:
+        item_edits.bound(state)
     commands, state.commands = state.commands, []
     return commands
+
+
+def deadline(state: SessionState) -> float | None:
+    """When a Tick is due at the latest because of what the session waits for; None for nothing."""
+    turn = state.turn
+    pause = turn.ends_at if turn is not None and turn.paused_at_ms is not None else None
+    if pause is not None and pause <= state.now:
+        pause = None
+    dues = [due for due in (pause, playing.idle_due(state), playing.stop_due(state)) if due]
+    return min(dues) if dues else None
 
 
 def _opened(state: SessionState, _event: inputs.Opened) -> None:
@@ -86,11 +117,30 @@ def _opened(state: SessionState, _event: inputs.Opened) -> None:
     state.send(events.SessionCreated(session=_echo(state)))
     conversation = events.Conversation(id=state.conversation_id)
     state.send(events.ConversationCreated(conversation=conversation))
+    phrases.prepare(state)
 
 
 def _update(state: SessionState, event: events.SessionUpdate) -> None:
-    before = state.config
-    after = session_config.merge(before, state.defaults, event.session)
+    before, defaults = state.config, state.defaults
+    kind = config_merge.type_of(event.session, before.type)
+    if kind != before.type and _is_fresh(state):
+        defaults = config_merge.default_config(state.limits, "", kind)
+        after = config_merge.merge(defaults, defaults, event.session)
+    else:
+        after = config_merge.merge(before, defaults, event.session)
+    _check(state, before, after)
+    state.config, state.defaults = after, defaults
+    state.send(events.SessionUpdated(session=_echo(state)))
+    hearing.tune(state, before)
+    phrases.prepare(state)
+
+
+def _is_fresh(state: SessionState) -> bool:
+    """Whether nothing has happened that another type of session would not have allowed."""
+    return not (len(state.conversation) or state.buffer.received or state.responses)
+
+
+def _check(state: SessionState, before: SessionConfig, after: SessionConfig) -> None:
     voice = after.audio.output.voice
     if voice != before.audio.output.voice:
         if state.voice_fixed:
@@ -109,9 +159,7 @@ def _update(state: SessionState, event: events.SessionUpdate) -> None:
             code="model_not_found",
             param="session.audio.input.transcription.model",
         )
-    state.config = after
-    state.send(events.SessionUpdated(session=_echo(state)))
-    turns.tune(state, before)
+    phrases.check(after)
 
 
 def _bad_frame(state: SessionState, event: inputs.BadFrame) -> None:
@@ -119,7 +167,18 @@ def _bad_frame(state: SessionState, event: inputs.BadFrame) -> None:
     state.refuse(event.error, event.event_id)
 
 
-def _tick(state: SessionState, _event: inputs.Tick) -> None:
+def _rate_limits(state: SessionState, event: inputs.RateLimitsKnown) -> None:
+    state.send(events.RateLimitsUpdated(rate_limits=list(event.limits)))
+
+
+def _tick(state: SessionState, event: inputs.Tick) -> None:
+    state.load = event.load
+    turns.end_pause(state)
+    stop_due, idle_due = playing.stop_due(state), playing.idle_due(state)
+    if stop_due is not None and state.now >= stop_due:
+        playing.stopped(state)
+    if idle_due is not None and state.now >= idle_due:
+        turns.idle_timeout(state)
     if state.now - state.opened_at >= state.limits.max_session_seconds:
         error = ProtocolError(
             f"the session has reached its longest duration of {state.limits.max_session_seconds} s",
@@ -143,7 +202,7 @@ def _close(state: SessionState, code: int, reason: str) -> None:
 
 
 def _echo(state: SessionState) -> dict[str, Any]:
-    return session_config.echo(state.config, state.session_id, state.expires_at)
+    return config_merge.echo(state.config, state.session_id, state.expires_at)
 
 
 Handler = Callable[[SessionState, Any], None]
@@ -159,7 +218,7 @@ _CLIENT: dict[type, Handler] = {
     events.TruncateItem: item_edits.truncate,
     events.CreateResponse: responses.create,
     events.CancelResponse: responses.cancel_by_client,
-    events.ClearOutput: responses.clear_output,
+    events.ClearOutput: playing.clear_output,
 }
 
 _OTHER: dict[type, Handler] = {
@@ -167,19 +226,16 @@ _OTHER: dict[type, Handler] = {
     inputs.BadFrame: _bad_frame,
     inputs.SpeechBegan: turns.speech_began,
     inputs.SpeechEnded: turns.speech_ended,
-    inputs.Transcript: turns.transcript,
-    inputs.UtteranceFailed: turns.utterance_failed,
-    inputs.RecognizerFailed: turns.recognizer_failed,
-    inputs.ItemTranscribed: turns.item_transcribed,
-    inputs.PromptAccepted: responses.prompt_accepted,
-    inputs.TextProduced: responses.text_produced,
-    inputs.CallProduced: responses.call_produced,
-    inputs.TextEnded: responses.text_ended,
-    inputs.AudioProduced: responses.audio_produced,
-    inputs.SpokenUpTo: responses.spoken_up_to,
-    inputs.ReplyEnded: responses.reply_ended,
-    inputs.ReplyFailed: responses.reply_failed,
-    inputs.AudioSent: responses.audio_sent,
+    inputs.PartialText: transcripts.partial,
+    inputs.Transcript: transcripts.transcript,
+    inputs.UtteranceFailed: transcripts.utterance_failed,
+    inputs.RecognizerFailed: hearing.recognizer_failed,
+    inputs.ItemTranscribed: transcripts.item_transcribed,
+    **dict.fromkeys(get_args(inputs.Report), responses.report),
+    inputs.AudioSent: playing.audio_sent,
+    inputs.RateLimitsKnown: _rate_limits,
+    inputs.Summarized: compaction.summarized,
+    inputs.PhraseReady: phrases.ready,
     inputs.Tick: _tick,
     inputs.Drain: _drain,
 }

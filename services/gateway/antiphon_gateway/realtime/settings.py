@@ -32,6 +32,26 @@ class RealtimeSettings(Settings):
     silence_duration_ms: int = setting(
         500, ge=100, le=10_000, doc="Default silence in ms that ends a turn under server_vad."
     )
+    audio_lead_ms: int = setting(
+        10_000,
+        ge=500,
+        le=600_000,
+        doc="Default of how far sent audio runs ahead of its estimated playback, in ms.",
+    )
+    speculative_ms: int = setting(
+        0,
+        ge=0,
+        le=2000,
+        doc="Default silence in ms (100 or more) after which a reply is prepared before the turn "
+        "has ended; 0 prepares none. Costs tokens of replies that are dropped.",
+    )
+    compaction_share: float = setting(
+        0.75,
+        ge=0,
+        le=0.95,
+        doc="Share of the model's context at which old conversation is summarised in the "
+        "background; 0 never summarises.",
+    )
     secret_key: str = setting(
         "",
         secret=True,

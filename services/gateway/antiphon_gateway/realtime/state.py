@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from antiphon_gateway.domain.generation import Usage
-from antiphon_gateway.realtime import config as session_config
+from antiphon_gateway.domain.speech import SpeechConfig
 from antiphon_gateway.realtime import events
-from antiphon_gateway.realtime.commands import AudioTag, Command, Send
+from antiphon_gateway.realtime.commands import AudioTag, Command, ResponsePlan, Send
+from antiphon_gateway.realtime.config import SessionConfig
 from antiphon_gateway.realtime.conversation import Conversation, Entry
 from antiphon_gateway.realtime.errors import REQUEST_ERROR, ProtocolError
 from antiphon_gateway.realtime.input_audio import InputBuffer
+from antiphon_gateway.realtime.inputs import Report
+from antiphon_gateway.realtime.items import Item
 from antiphon_gateway.realtime.settings import RealtimeSettings
 
 
@@ -29,8 +32,17 @@ class OpenTurn:
     item_id: str
     start_ms: int
     pieces: list[str] = field(default_factory=list)
-    """Transcripts of utterances that a forced cut ended."""
+    """Transcripts of utterances that are over: by a forced cut, or by a pause."""
     ended_utterances: set[int] = field(default_factory=set)
+    logprobs: list[events.Logprob] = field(default_factory=list)
+    stable: str = ""
+    """Leading text of the present utterance that will not be revised."""
+    paused_at_ms: int | None = None
+    """Where a silence began that may end the turn; the utterance before it is over."""
+    paused_utterance: int = -1
+    ends_at: float = 0.0
+    """When the silence has been long enough."""
+    speculations: int = 0
 
 
 @dataclass(slots=True)
@@ -38,10 +50,11 @@ class PendingTranscript:
     """A committed item whose transcript has not come."""
 
     pieces: list[str]
-    last_utterance: int | None
-    """Utterance whose transcript completes it; None where a flush's tag does."""
     live: bool = True
     """Whether it comes from the live stream rather than from recognising the item alone."""
+    logprobs: list[events.Logprob] = field(default_factory=list)
+    shown: str = ""
+    """Text that went out in deltas."""
 
 
 @dataclass(slots=True)
@@ -69,7 +82,7 @@ class ActiveResponse:
     id: str
     lane: str
     generation: int
-    settings: session_config.SessionConfig
+    settings: SessionConfig
     """Snapshot of the configuration with the response's own overrides."""
     in_conversation: bool
     history: list[Entry]
@@ -80,12 +93,16 @@ class ActiveResponse:
     """Created by turn detection rather than by the client."""
     trigger: str | None = None
     """The user item that an automatic response answers."""
+    own_input: bool = False
+    """It reads its own input instead of the conversation."""
     started: bool = False
     outputs: list[Output] = field(default_factory=list)
     message: Output | None = None
     calls: dict[int, Output] = field(default_factory=dict)
-    text_ended: bool = False
     cut: bool = False
+    muted: bool = False
+    """The client cleared its output audio: what comes later is not sent."""
+    prompt_characters: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     usage: Usage | None = None
@@ -118,17 +135,46 @@ class ActiveResponse:
 
 
 @dataclass(slots=True)
+class Speculation:
+    """A reply that is prepared while the turn may still go on; nothing of it is visible."""
+
+    plan: ResponsePlan
+    reports: list[Report] = field(default_factory=list)
+    """What the backends said so far, in order."""
+    token_count: int = 0
+
+
+@dataclass(slots=True)
+class Summary:
+    """What stands in prompts for conversation before ``SessionState.history_start``."""
+
+    text: str = ""
+    wanted: int = 0
+    """Number of the summary that is being made; 0 when none is."""
+    made: int = 0
+    """Summaries asked for so far."""
+    covered: list[str] = field(default_factory=list)
+    """Items that the wanted one stands for."""
+    head: tuple[object, ...] = ()
+    """Those items as they were, to see whether they still are when it comes."""
+
+
+@dataclass(slots=True)
 class SessionState:
     """Everything that one session knows. Only the reducer changes it."""
 
     token: str
     """Random part of all ids of this session."""
-    defaults: session_config.SessionConfig
-    config: session_config.SessionConfig
+    defaults: SessionConfig
+    config: SessionConfig
     limits: RealtimeSettings
     served: Served
     expires_at: int
     """Wall-clock second at which the session ends, for the client."""
+    context_limit: int = 0
+    """Tokens of the model's context; 0 where unknown."""
+    load: float = 0.0
+    """Busiest share of what the backends can do at once, 0 to 1."""
     now: float = 0.0
     opened_at: float = 0.0
     last_client_event_at: float = 0.0
@@ -143,6 +189,9 @@ class SessionState:
     pending: dict[str, PendingTranscript] = field(default_factory=dict)
     loose_pieces: list[str] = field(default_factory=list)
     """Transcripts of forced cuts of audio that is not committed."""
+    loose_stable: str = ""
+    """Unrevisable text of the utterance that is not committed."""
+    speculation: Speculation | None = None
     epoch: int = 0
     """Number of the present recogniser stream; reports of earlier ones are stale."""
     recognizer_open: bool = False
@@ -153,6 +202,31 @@ class SessionState:
     """The response that writes the default conversation."""
     reply_waits: str | None = None
     """User item that is answered when the active response has ended."""
+    last_response_id: str = ""
+    """The newest response of the conversation that made audio."""
+    playing: list[Entry] = field(default_factory=list)
+    """Spoken items that the client has not played to their end."""
+    play_end: float = 0.0
+    """When the client has played all that was sent, at the earliest."""
+    unsent_seconds: float = 0.0
+    """Audio of the conversation's responses that waits to be sent."""
+    last_spoken: Entry | None = None
+    """The item whose audio was queued last."""
+    sounding: str | None = None
+    """Response whose output_audio_buffer.started was sent without its end."""
+    idle_from: float | None = None
+    """When the last reply has been played, for idle_timeout_ms; None while none is due."""
+    history_start: str | None = None
+    """First item that prompts show; what is before was dropped or summarised."""
+    tokens_per_character: float = 0.0
+    """Of the newest prompt; 0 before the first."""
+    summary: Summary = field(default_factory=Summary)
+    phrases: dict[str, bytes] = field(default_factory=dict)
+    """Audio of acknowledgement phrases in the present voice and format; empty while it is made."""
+    phrase_speech: SpeechConfig | None = None
+    """Voice and format of that audio."""
+    phrase_count: int = 0
+    """Phrases spoken so far: they take turns."""
     voice_fixed: bool = False
     draining: bool = False
     closed: bool = False
@@ -181,6 +255,12 @@ class SessionState:
         self.event_count += 1
         event.event_id = f"event_{self.token}{self.event_count:08x}"
         self.commands.append(Send(event, audio))
+
+    def announce(self, previous_id: str | None, item: Item) -> None:
+        """Tells the client that the conversation has a new item."""
+        self.send(events.ItemAdded(previous_item_id=previous_id, item=item))
+        if "conversation.item.created" in self.config.optional_events:
+            self.send(events.ItemCreated(previous_item_id=previous_id, item=item))
 
     def refuse(self, error: ProtocolError, event_id: str | None) -> None:
         """Tells the client what was wrong with its event."""
