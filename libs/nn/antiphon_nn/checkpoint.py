@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,23 @@ class Checkpoint(ABC):
         """
         self._take(name)
         return self._tensor(name)
+
+    def rows(self, name: str, indices: Sequence[int]) -> torch.Tensor:
+        """Some rows of a matrix in fp32, (indices, input); no memory is taken for the others
+        where the file can be read so.
+
+        Raises:
+            CheckpointError: there is no tensor of this name, or it has no such row.
+        """
+        self._take(name)
+        if not all(0 <= index < self.shape(name)[0] for index in indices):
+            raise CheckpointError(
+                self.path, f"tensor {name!r} of shape {self.shape(name)} has no rows {indices}"
+            )
+        return self._some_rows(name, indices)
+
+    def _some_rows(self, name: str, indices: Sequence[int]) -> torch.Tensor:
+        return self._tensor(name)[list(indices)]
 
     def integers(self, name: str) -> torch.Tensor:
         """A tensor of whole numbers, int64.

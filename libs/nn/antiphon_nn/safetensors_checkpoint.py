@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ class SafetensorsCheckpoint(Checkpoint):
 
     def _linear(self, name: str) -> PackedWeight:
         return pack(self._load(name))
+
+    def _some_rows(self, name: str, indices: Sequence[int]) -> torch.Tensor:
+        rows = self._sources[name].get_slice(name)
+        return torch.cat([rows[index : index + 1] for index in indices]).float()
 
     def _integers(self, name: str) -> torch.Tensor:
         tensor = self._sources[name].get_tensor(name)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from antiphon_llm.engine.request import PooledVector, Request, Timings
+from antiphon_llm.engine.readout import PooledVector, Readout
+from antiphon_llm.engine.request import Request, Timings
 from antiphon_llm.messages import Sampling
 from antiphon_llm.sampler.row import SamplerRow
 
@@ -58,7 +59,7 @@ class Arrival:
             f"r{sequence}", sequence, list(self.prompt), len(self.prompt), self.max_tokens,
             Timings(0.0), interactive=self.interactive, tenant=self.tenant, adapter=self.adapter,
             cache=self.cached, sampler=None if self.pooled else SAMPLER,
-            pooled=PooledVector(True, True) if self.pooled else None,
+            pooled=PooledVector(Readout()) if self.pooled else None,
             prompt_logprobs=1 if self.scored else -1,
         )  # fmt: skip
 

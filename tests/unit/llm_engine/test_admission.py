@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from antiphon_llm.engine.admission import WINDOW
-from antiphon_llm.engine.request import PooledVector, State
+from antiphon_llm.engine.readout import PooledVector, Pooling, Readout
+from antiphon_llm.engine.request import State
 
 from .scheduling import (
     end,
@@ -59,7 +60,7 @@ class TestPrefixCache:
         step(scheduler)
         scored, pooled = make_request(2, range(8), 1), make_request(3, range(8), 0)
         scored.prompt_logprobs = 0
-        pooled.sampler, pooled.pooled = None, PooledVector(mean=True, normalise=True)
+        pooled.sampler, pooled.pooled = None, PooledVector(Readout(Pooling.MEAN))
         for request in (scored, pooled):
             scheduler.enqueue(request)
         assert planned(scheduler.plan()) == {2: 8, 3: 8}

@@ -319,15 +319,16 @@ class TestEmbeddings:
     def test_pooling_is_the_same_in_chunks(self, engine_type) -> None:
         def vectors(**settings: int) -> dict[str, list[float]]:
             engine = engine_type(**settings)
-            for pooling in ("mean", "last"):
-                engine.send(EmbedSubmit(pooling, list(range(20)), pooling, normalise=False))
+            for pooling in ("mean", "last", "cls"):
+                engine.send(EmbedSubmit(pooling, list(range(3, 23)), pooling, normalise=False))
             engine.send(EmbedSubmit("unit", list(range(20)), "mean"))
             engine.run()
             assert all(isinstance(message, Embedding) for message in engine.other)
             return {message.request_id: message.vector for message in engine.other}
 
         whole = vectors(prefill_chunk=32, step_tokens=64)
-        assert whole["last"][1] == 19 and whole["mean"][1] == pytest.approx(9.5)
+        assert whole["last"][1] == 22 and whole["mean"][1] == pytest.approx(12.5)
+        assert whole["cls"][1] == 3
         assert sum(x * x for x in whole["unit"]) == pytest.approx(1.0)
         assert vectors(prefill_chunk=3) == whole
 
@@ -335,7 +336,8 @@ class TestEmbeddings:
         ("message", "reason"),
         [
             (EmbedSubmit("e", [], "mean"), "EMPTY_PROMPT"),
-            (EmbedSubmit("e", [1], "cls"), "INVALID_VALUE"),
+            (EmbedSubmit("e", [1], "max"), "INVALID_VALUE"),
+            (EmbedSubmit("e", [1], readout="score"), "UNSUPPORTED_OPTION"),
             (EmbedSubmit("e", [1] * 65, "mean"), "CONTEXT_LENGTH_EXCEEDED"),
         ],
     )

@@ -36,7 +36,7 @@ def serve(endpoint: Endpoint) -> int:
 
     phases = BootPhases(endpoint)
     try:
-        loop = boot(config.config, endpoint, phases, config.vocabulary)
+        loop = boot(config.config, endpoint, phases, config.vocabulary, config.score_ids)
     except (ValueError, MemoryError) as refused:
         log.error("boot_refused", phase=phases.current, error=str(refused))
         endpoint.send(Fault(str(refused), "BOOT_FAILED", phases.current))

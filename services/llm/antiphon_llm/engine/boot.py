@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ import msgspec
 import torch
 from antiphon_core.ipc.endpoint import Endpoint
 from antiphon_core.logs import get_logger
-from antiphon_nn.checkpoint import Checkpoint, open_checkpoint
+from antiphon_nn.checkpoint import Checkpoint
 
 from antiphon_llm.kvcache.allocator import EntryAllocator
 from antiphon_llm.kvcache.host_tier import HostTier
 from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Submit
+from antiphon_llm.models.bare import open_model
 from antiphon_llm.models.registry import architecture_of, tokenizer_fingerprint
 from antiphon_llm.speculation.valve import valve_for
 from antiphon_llm.structured.grammars import build_grammars, check_grammar_config
@@ -33,6 +34,8 @@ from .intake import Intake, ServedModel
 from .live import LiveRequests
 from .loop import EngineLoop
 from .outbox import Outbox
+from .readout import Readout
+from .readout_files import read_readouts
 from .runner import Runner
 from .scheduler import Scheduler, SchedulerLimits
 from .speculating import Speculation
@@ -81,6 +84,7 @@ def boot(
     endpoint: Endpoint,
     phases: BootPhases,
     vocabulary: Sequence[bytes] = (),
+    score_ids: Sequence[int] = (),
 ) -> EngineLoop:
     """Loads the model, sizes the pool, warms up and says Hello.
 
@@ -93,10 +97,11 @@ def boot(
         limits = check_config(config)
         antiphon_kernels.set_threads(config.threads or len(os.sched_getaffinity(0)))
         antiphon_kernels.set_products(config.products)
-        checkpoint = open_checkpoint(config.model_path)
+        checkpoint = open_model(config.model_path)
         eos_ids = end_of_text_ids(checkpoint)
+        readouts = read_readouts(checkpoint, score_ids)
     built = _builder_for(config.device)(config, checkpoint, phases.phase)
-    loop = _assemble(config, limits, endpoint, built, eos_ids)
+    loop = _assemble(config, limits, endpoint, built, eos_ids, readouts)
     loop.owners.register("weights", built.model, nbytes=built.model.weight_bytes)
     loop.owners.register("kv", built.pool, nbytes=built.pool.bytes)
     loop.owners.register("runner", built.runner, release=built.runner.close)
@@ -122,6 +127,10 @@ def boot(
         memory={**built.memory, "kv": built.pool.bytes},
         entry_bytes=built.pool.entry_bytes,
         tokenizer=tokenizer_fingerprint(checkpoint),
+        embedding_size=readouts["embedding"].width or built.model.spec.hidden_size,
+        pooling=readouts["embedding"].pooling,
+        labels=readouts["score"].width if "score" in readouts else 0,
+        generates=built.model.spec.generates,
     )
     endpoint.send(hello)
     _log.info("engine_ready", **msgspec.to_builtins(hello), substitutions=built.substitutions())
@@ -234,9 +243,14 @@ def _assemble(
     endpoint: Endpoint,
     built: BuiltEngine,
     eos_ids: list[int],
+    readouts: Mapping[str, Readout],
 ) -> EngineLoop:
     served = ServedModel(
-        built.model.vocab_size, built.size.context_limit, frozenset(eos_ids), config.draft_depth
+        built.model.vocab_size,
+        built.size.context_limit,
+        frozenset(eos_ids),
+        config.draft_depth,
+        readouts,
     )
     parked = config.parked_bytes
     mover = HostTier(built.pool, capacity_bytes=parked) if parked else None

@@ -15,7 +15,7 @@ from .failures import FailureKind, classify, error_reason
 from .live import LiveRequests
 from .outbox import Outbox
 from .plan import PlannedRow, StepPlan
-from .request import PooledVector, Request
+from .request import Request
 from .runner import ScoredChunk, StepResult
 from .scheduler import Scheduler
 
@@ -99,9 +99,9 @@ class StepCommit:
     def _pool(self, row: PlannedRow, part: np.ndarray) -> None:
         request, pooled = row.request, row.request.pooled
         assert pooled is not None
-        pooled.total = part if pooled.total is None or not pooled.mean else pooled.total + part
+        pooled.add(part)
         if row.end == len(request.tokens):
-            self._live.finish(request, "stop", vector=_vector(pooled, len(request.tokens)))
+            self._live.finish(request, "stop", vector=pooled.read(len(request.tokens)))
 
     def _draws(self, row: PlannedRow, draws: list[Draw], now: float) -> None:
         """Commits the row's tokens one by one; those behind an end are dropped."""
@@ -130,11 +130,3 @@ class StepCommit:
             self._live.finish(request, "length")
         elif len(request.tokens) >= self._context_limit:
             self._live.finish(request, "context")
-
-
-def _vector(pooled: PooledVector, length: int) -> list[float]:
-    assert pooled.total is not None
-    vector = pooled.total / length if pooled.mean else pooled.total
-    if pooled.normalise:
-        vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
-    return vector.astype(np.float32).tolist()

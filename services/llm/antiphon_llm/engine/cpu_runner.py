@@ -29,6 +29,7 @@ from .emitted import advanced
 from .failures import FailureKind, classify
 from .memory import discard_pages, resident_bytes
 from .plan import PlannedRow, StepPlan
+from .readout import pool as pool_states
 from .runner import ForwardModel, LayerCache, ScoredChunk, StepResult
 
 _log = get_logger(__name__)
@@ -170,8 +171,8 @@ class CpuRunner:
         for row in plan.rows:
             begin, end = end, end + row.shape.tokens
             if row.request.pooled is not None:
-                pooled = _pooled(hidden[begin:end], row.request.pooled.mean)
-                result.pooled.append((row, pooled))
+                pooled = pool_states(hidden[begin:end], row.request.pooled.readout.pooling)
+                result.pooled.append((row, pooled.numpy()))
             elif row.request.prompt_logprobs >= 0:
                 result.scored.append(self._score_prompt(row, hidden[begin:end], next(scored)))
         sampling = [row for row in plan.rows if row.shape.samples]
@@ -313,7 +314,8 @@ class _FixedBatch:
 
     def copy(self, batch: StepBatch) -> StepBatch:
         """The batch, in this memory until the next copy."""
-        return replace(batch, **{name: self._copy(name, batch) for name in _BATCH_TENSORS})
+        present = (name for name in _BATCH_TENSORS if getattr(batch, name) is not None)
+        return replace(batch, **{name: self._copy(name, batch) for name in present})
 
     def _copy(self, name: str, batch: StepBatch) -> torch.Tensor:
         source: torch.Tensor = getattr(batch, name)
@@ -366,7 +368,3 @@ def _draw_alone(logits: np.ndarray, window: DrawRow) -> list[Draw]:
         if classify(error) is not FailureKind.REQUEST:
             raise
         return [Draw(-1, error=f"the draw failed: {type(error).__name__}: {error}")]
-
-
-def _pooled(rows: torch.Tensor, mean: bool) -> np.ndarray:
-    return (rows.double().sum(0) if mean else rows[-1].double()).numpy()

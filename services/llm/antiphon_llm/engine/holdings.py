@@ -32,14 +32,14 @@ class Quarantined:
 def reads_cache(request: Request) -> bool:
     """Whether a cached prefix may stand in for computing it.
 
-    Prompt log-probabilities and pooling need the hidden states of all positions.
+    Prompt log-probabilities, and pooling but for the last state, need what comes before.
     """
-    return request.cache and request.pooled is None and request.prompt_logprobs < 0
+    return request.cache and not request.reads_whole_prompt
 
 
 def writes_cache(request: Request) -> bool:
-    """Whether others may use what this request writes; nobody continues a pooled text."""
-    return request.cache and request.pooled is None
+    """Whether others may use what this request writes."""
+    return request.cache
 
 
 class Holdings:

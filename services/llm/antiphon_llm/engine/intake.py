@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from antiphon_core.logs import get_logger
 
@@ -21,13 +21,12 @@ from .constraint_desk import ConstraintDesk
 from .door import MEMORY_PRESSURE, Door
 from .live import LiveRequests
 from .outbox import Outbox
+from .readout import PooledVector, Pooling, Readout
 from .refused import RequestRefused
-from .request import PooledVector, Request, Timings
+from .request import Request, Timings
 from .scheduler import Scheduler
 
 _log = get_logger(__name__)
-
-POOLINGS = ("mean", "last")
 
 
 class Tombstones:
@@ -73,6 +72,8 @@ class ServedModel:
     eos_ids: frozenset[int]
     draft_depth: int = 0
     """Most drafts of a row and step."""
+    readouts: Mapping[str, Readout] = field(default_factory=lambda: {"embedding": Readout()})
+    """What may be read off a prompt, by the name in EmbedSubmit."""
 
 
 class Intake:
@@ -193,8 +194,7 @@ class Intake:
         generates = isinstance(message, Submit)
         _check_prompt(message.prompt_ids, self._served, room=1 if generates else 0)
         self._require_open()
-        interactive = message.interactive if isinstance(message, Submit) else True
-        refusal = self._scheduler.refusal(interactive=interactive)
+        refusal = self._scheduler.refusal(interactive=message.interactive)
         if refusal is not None:
             raise RequestRefused(
                 str(refusal),
@@ -272,13 +272,28 @@ class Intake:
         return found
 
     def _embedding(self, message: EmbedSubmit) -> Request:
-        if message.pooling not in POOLINGS:
+        readout = self._served.readouts.get(message.readout)
+        if readout is None:
             raise RequestRefused(
-                f"pooling {message.pooling!r} is not one of {', '.join(POOLINGS)}",
-                "INVALID_VALUE",
+                f"readout {message.readout!r} is none of the model's: "
+                f"{', '.join(self._served.readouts)}",
+                "UNSUPPORTED_OPTION",
             )
+        if message.pooling:
+            if message.pooling not in tuple(Pooling):
+                raise RequestRefused(
+                    f"pooling {message.pooling!r} is not one of {', '.join(Pooling)}",
+                    "INVALID_VALUE",
+                )
+            readout = replace(readout, pooling=Pooling(message.pooling))
+        if not message.normalise:
+            readout = replace(readout, normalise=False)
         request = self._request(message.request_id, message.prompt_ids, 0)
-        request.pooled = PooledVector(message.pooling == "mean", message.normalise)
+        request.pooled = PooledVector(readout)
+        request.interactive = message.interactive
+        request.tenant = message.tenant
+        request.deadline = message.deadline
+        request.cache = message.cache
         return request
 
     def _request(self, request_id: str, prompt_ids: list[int], max_tokens: int) -> Request:

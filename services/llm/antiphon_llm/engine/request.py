@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-import numpy as np
 import torch
 
 from antiphon_llm.messages import TopLogprobs
 from antiphon_llm.sampler.row import SamplerRow
+
+from .readout import PooledVector, Pooling
 
 
 class State(StrEnum):
@@ -39,16 +40,6 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 class IllegalTransition(RuntimeError):
     """A state change that the table does not allow: a defect of the engine."""
-
-
-@dataclass(slots=True)
-class PooledVector:
-    """Running sum, or last row, of a sequence's final hidden states."""
-
-    mean: bool
-    normalise: bool
-    total: np.ndarray | None = None
-    """fp64 (H)."""
 
 
 @dataclass(slots=True)
@@ -173,6 +164,12 @@ class Request:
     def reads_prompt(self) -> bool:
         """Whether hidden states of its prompt are read that no draw needs."""
         return self.pooled is not None or self.prompt_logprobs >= 0
+
+    @property
+    def reads_whole_prompt(self) -> bool:
+        """Whether the hidden states of all its prompt's tokens are read."""
+        pooled = self.pooled is not None and self.pooled.readout.pooling is not Pooling.LAST
+        return pooled or self.prompt_logprobs >= 0
 
     @property
     def length(self) -> int:

@@ -38,7 +38,7 @@ class StepResult:
     accepted ones and the one drawn behind them. An error is the last of its row."""
     scored: list[ScoredChunk] = field(default_factory=list)
     pooled: list[tuple[PlannedRow, np.ndarray]] = field(default_factory=list)
-    """fp64 (H): the chunk's sum, or its last row, by the request's pooling."""
+    """fp64 (H): the chunk's part, by the request's pooling."""
     drafter_error: Exception | None = None
     """What the drafter failed with when it was shown the step."""
 

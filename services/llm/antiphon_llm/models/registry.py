@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from antiphon_core.logs import get_logger
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from antiphon_nn.checkpoint import Checkpoint
 
     from .decoder import Decoder
+    from .spec import DecoderSpec
 
 _log = get_logger(__name__)
 
@@ -24,8 +26,17 @@ FAMILIES: dict[str, str] = {
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
     "Gemma3ForCausalLM": "gemma3",
+    "LlamaModel": "llama",
+    "Qwen2Model": "qwen2",
+    "Qwen3Model": "qwen3",
+    "Gemma3TextModel": "gemma3",
+    "LlamaForSequenceClassification": "llama",
+    "Qwen2ForSequenceClassification": "qwen2",
+    "Qwen3ForSequenceClassification": "qwen3",
+    "Gemma3TextForSequenceClassification": "gemma3",
 }
-"""Architecture name to module of this package. Each has ``decoder_spec(reader)``."""
+"""Architecture name to module of this package. Each has ``decoder_spec(reader)``. Those that are
+no ``ForCausalLM`` embed and score, and draw nothing."""
 
 
 def architecture_of(checkpoint: Checkpoint) -> str:
@@ -63,13 +74,17 @@ def build_model(
     """
     import torch
 
+    from .bare import BareCheckpoint
     from .decoder import Decoder
     from .workspace import FIXED_TOKENS
 
     architecture = architecture_of(checkpoint)
     family = importlib.import_module(f".{FAMILIES[architecture]}", __package__)
     reader = ConfigReader(checkpoint.config, architecture)
-    spec = family.decoder_spec(reader)
+    spec: DecoderSpec = family.decoder_spec(reader)
+    if isinstance(checkpoint, BareCheckpoint) or not architecture.endswith("ForCausalLM"):
+        # Nothing draws with the embedding's head but the warm-up.
+        spec = replace(spec, tied_head=True, generates=False)
     unread = reader.unread()
     if unread:
         _log.warning("config_keys_not_used", architecture=architecture, keys=unread)

@@ -52,6 +52,8 @@ class DecoderSpec:
     """Attention and feed-forward outputs are normalised before they join the residual."""
     embedding_scale: float = 1.0
     final_softcap: float = 0.0
+    generates: bool = True
+    """Whether the checkpoint has a head to draw tokens with."""
 
     @property
     def dense(self) -> bool:

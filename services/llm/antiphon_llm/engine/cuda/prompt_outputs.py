@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from antiphon_llm.engine.plan import PlannedRow
+from antiphon_llm.engine.readout import pool
 from antiphon_llm.engine.runner import ScoredChunk, StepResult
 from antiphon_llm.messages import TopLogprobs
 from antiphon_llm.sampler.device_scores import LARGEST_TOP, read_scores, scores
@@ -53,8 +54,7 @@ class PromptOutputs:
             begin, end = end, end + row.shape.tokens
             pooled = row.request.pooled
             if pooled is not None:
-                states = hidden[begin:end]
-                vector = states.double().sum(0) if pooled.mean else states[-1].double()
+                vector = pool(hidden[begin:end], pooled.readout.pooling)
                 self._pooled.append((row, readback.copy(vector)))
             elif row.request.prompt_logprobs >= 0:
                 self._score(row, hidden[begin:end], head, readback)
