@@ -80,9 +80,12 @@ class Timings:
     load_report_s: float = 1.0
 
     def scaled(self, factor: float) -> Timings:
-        """All times but connection limits, multiplied: the same proxy on a faster clock."""
+        """All times but connection limits, multiplied: the same proxy on a faster clock.
+
+        Pings keep their pace too: servers end a connection that brings them too often.
+        """
         fields = {name: value * factor for name, value in vars(self).items() if value}
-        kept = ("connect_s", "health_timeout_s", "ping_timeout_s")
+        kept = ("connect_s", "health_timeout_s", "ping_s", "ping_timeout_s")
         return replace(self, **fields | {name: getattr(self, name) for name in kept})
 
 
