@@ -84,3 +84,16 @@ def merge(model: torch.nn.Module, path: Path) -> torch.nn.Module:
             weight = model.get_submodule(target).weight
             weight += (scale * b.double() @ a.double()).to(weight.dtype)
     return model
+
+
+class SmolLM2:
+    """What shapes_of reads, of the default model."""
+
+    hidden_size, intermediate_size, num_hidden_layers = 576, 1536, 30
+    num_attention_heads, num_key_value_heads, head_dim = 9, 3, 64
+
+
+def save_for_default_model(path: Path, **options: Any) -> Path:
+    """A random adapter that changes what the default model says."""
+    options = {"rank": 4, "modules": ("q_proj", "v_proj"), **options}
+    return save_adapter(path, shapes_of(SmolLM2), SmolLM2.num_hidden_layers, **options)

@@ -133,6 +133,19 @@ class LlmSettings(Settings):
         5, doc="failures of the drafter in a row that end the engine; -1 never does", ge=-1
     )
 
+    adapters_dir: str = setting(
+        "", doc="directory that LoRA adapters are loaded from; empty serves none"
+    )
+    adapters: dict[str, str] = setting(
+        default_factory=dict,
+        doc="adapters that are loaded at boot for every tenant: path in adapters_dir by name",
+    )
+    adapter_slots: int = setting(8, doc="adapters that may be loaded at a time", ge=1, le=64)
+    adapter_rank_max: int = setting(64, doc="largest rank of an adapter", ge=1, le=512)
+    adapter_bytes: int = setting(
+        256 << 20, doc="memory for all loaded adapters, in fp32 as the CPU holds them", ge=1
+    )
+
     grammar_threads: int = setting(2, doc="threads that compile constraints", ge=1)
     grammar_timeout_s: float = setting(
         10.0, doc="seconds that compiling a constraint may take", gt=0, le=600
@@ -196,6 +209,16 @@ class LlmSettings(Settings):
             raise ValueError(
                 f"{name} is not served on cpu: the engine is eager by declaration there; "
                 "use graphs off"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_adapters_without_a_root(self) -> Self:
+        if self.adapters and not self.adapters_dir:
+            raise ValueError("adapters are named but adapters_dir is not set")
+        if len(self.adapters) > self.adapter_slots:
+            raise ValueError(
+                f"adapters names {len(self.adapters)}, more than adapter_slots {self.adapter_slots}"
             )
         return self
 
@@ -279,6 +302,10 @@ class LlmSettings(Settings):
             draft_valve=self.draft_valve,
             draft_failure_limit=self.draft_failure_limit,
             draft_accept=self.draft_accept,
+            adapters_dir=self.adapters_dir,
+            adapter_slots=self.adapter_slots,
+            adapter_rank_max=self.adapter_rank_max,
+            adapter_bytes=self.adapter_bytes,
         )
 
 

@@ -11,7 +11,7 @@ from antiphon.llm.v1 import generate_pb2, llm_service_pb2
 from antiphon.llm.v1.llm_service_pb2_grpc import LlmServiceServicer
 from antiphon_core.errors import Unimplemented
 from antiphon_core.lifecycle import Lifecycle
-from antiphon_core.rpc.context import current
+from antiphon_core.rpc.context import ALL_TENANTS, current
 
 from antiphon_llm import convert
 from antiphon_llm.front.service import LlmFront
@@ -78,7 +78,7 @@ class LlmServicer(LlmServiceServicer):
         )
         return llm_service_pb2.TokenizeResponse(
             ids=encoded.ids,
-            context_limit=self._front.card(request.model).context_limit,
+            context_limit=self._front.card().context_limit,
             rendered=encoded.rendered,
         )
 
@@ -93,14 +93,15 @@ class LlmServicer(LlmServiceServicer):
         self, request: llm_service_pb2.GetModelRequest, context: grpc.aio.ServicerContext
     ) -> llm_service_pb2.GetModelResponse:
         """Describes the served model."""
-        card = self._front.card(request.model)
+        card = self._front.card(request.model, current().tenant)
         return llm_service_pb2.GetModelResponse(model=convert.model(card))
 
     async def ListModels(
         self, request: llm_service_pb2.ListModelsRequest, context: grpc.aio.ServicerContext
     ) -> llm_service_pb2.ListModelsResponse:
-        """The one served model."""
-        return llm_service_pb2.ListModelsResponse(models=[convert.model(self._front.card())])
+        """The served model and the adapters that the caller may use."""
+        cards = [self._front.card(), *self._front.adapters.visible(_listed_tenant(context))]
+        return llm_service_pb2.ListModelsResponse(models=map(convert.model, cards))
 
     async def Converse(
         self,
@@ -118,22 +119,35 @@ class LlmServicer(LlmServiceServicer):
 
     async def LoadAdapter(
         self, request: llm_service_pb2.LoadAdapterRequest, context: grpc.aio.ServicerContext
-    ) -> NoReturn:
-        """Needs an engine with adapters."""
-        raise _no_adapters()
+    ) -> llm_service_pb2.LoadAdapterResponse:
+        """Loads an adapter for the caller's tenant, or for all."""
+        card = await self._front.adapters.load(
+            request.name, request.path, tenant=current().tenant, shared=request.shared
+        )
+        return llm_service_pb2.LoadAdapterResponse(model=convert.model(card))
 
     async def UnloadAdapter(
         self, request: llm_service_pb2.UnloadAdapterRequest, context: grpc.aio.ServicerContext
-    ) -> NoReturn:
-        """Needs an engine with adapters."""
-        raise _no_adapters()
+    ) -> llm_service_pb2.UnloadAdapterResponse:
+        """Unloads an adapter that no request uses."""
+        await self._front.adapters.unload(
+            request.name, tenant=current().tenant, shared=request.shared
+        )
+        return llm_service_pb2.UnloadAdapterResponse()
 
     async def ListAdapters(
         self, request: llm_service_pb2.ListAdaptersRequest, context: grpc.aio.ServicerContext
-    ) -> NoReturn:
-        """Needs an engine with adapters."""
-        raise _no_adapters()
+    ) -> llm_service_pb2.ListAdaptersResponse:
+        """The adapters that the caller may use."""
+        cards = self._front.adapters.visible(_listed_tenant(context))
+        return llm_service_pb2.ListAdaptersResponse(models=map(convert.model, cards))
 
 
-def _no_adapters() -> Unimplemented:
-    return Unimplemented("this build serves no adapters")
+def _listed_tenant(context: grpc.aio.ServicerContext) -> str | None:
+    """Whose adapters a list shows; None is everybody's, for the gateway's routing."""
+    metadata = context.invocation_metadata() or ()
+    return (
+        None
+        if (ALL_TENANTS, "1") in {(key, value) for key, value in metadata}
+        else (current().tenant)
+    )

@@ -11,6 +11,7 @@ from antiphon_core.request_context import RequestContext, current, new_request_i
 from antiphon_core.telemetry import continue_trace
 
 __all__ = [
+    "ALL_TENANTS",
     "PRIORITIES",
     "RequestContext",
     "current",
@@ -24,6 +25,8 @@ REQUEST_ID = "x-request-id"
 TRACEPARENT = "traceparent"
 TENANT = "x-antiphon-tenant"
 PRIORITY = "x-antiphon-priority"
+ALL_TENANTS = "x-antiphon-all-tenants"
+"""Asks a list for what any tenant may use: for services, and taken from clients by the edge."""
 
 PRIORITIES = ("interactive", "batch")
 

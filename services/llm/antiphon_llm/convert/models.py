@@ -8,7 +8,7 @@ from antiphon_llm.front.model import ModelCard
 
 
 def model(card: ModelCard) -> llm_service_pb2.Model:
-    """The served model."""
+    """The served model, or an adapter of it."""
     return llm_service_pb2.Model(
         id=card.name,
         architecture=card.architecture,
@@ -23,4 +23,7 @@ def model(card: ModelCard) -> llm_service_pb2.Model:
         parameter_count=card.parameter_count,
         aliases=card.aliases,
         created_at_seconds=int(card.loaded_at),
+        base_model=card.base_model,
+        tenant=card.tenant,
+        shared=card.shared,
     )

@@ -8,12 +8,13 @@ from itertools import count
 
 from antiphon_core.errors import AntiphonError, FailedPrecondition
 
+from antiphon_llm.adapter_messages import AdapterFacts, LoadAdapter, UnloadAdapter
 from antiphon_llm.front.engine_errors import error_of
 from antiphon_llm.messages import AnswerNow, Done, FlushCache, Sleep, StopNow, Wake
 
 
 class EngineControl:
-    """Orders, flush, sleep and wake, and who waits for their answers; on the event loop.
+    """Orders, flush, sleep, wake and adapters, and who waits for their answers; on the event loop.
 
     A caller who leaves does not call off what the engine was asked for.
 
@@ -69,6 +70,21 @@ class EngineControl:
         """
         await self._ask(Wake(next(self._names)))
 
+    async def load_adapter(self, name: str, path: str, owner: str | None) -> AdapterFacts:
+        """Has an adapter read and served, for a tenant or with None for all.
+
+        Raises:
+            AntiphonError: why it is not.
+        """
+        message = LoadAdapter(next(self._names), name, path, owner or "", owner is None)
+        done = await self._ask(message)
+        assert done.adapter is not None
+        return done.adapter
+
+    async def unload_adapter(self, name: str, owner: str | None) -> None:
+        """Has an adapter forgotten; raises AntiphonError where it is not."""
+        await self._ask(UnloadAdapter(next(self._names), name, owner or "", owner is None))
+
     def on_done(self, done: Done) -> None:
         """The engine's answer; one that nobody waits for any more is dropped."""
         future = self._waiting.pop(done.request_id, None)
@@ -95,7 +111,10 @@ class EngineControl:
         if len(refusals) == len(messages):
             raise refusals[0]
 
-    async def _ask(self, message: StopNow | AnswerNow | FlushCache | Sleep | Wake) -> Done:
+    async def _ask(
+        self,
+        message: StopNow | AnswerNow | FlushCache | Sleep | Wake | LoadAdapter | UnloadAdapter,
+    ) -> Done:
         self._send(message)
         future: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
         self._waiting[message.request_id] = future

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-import msgspec
 from antiphon_core.errors import AntiphonError, FailedPrecondition
 from antiphon_core.ipc.worker import Worker, WorkerExit
 from antiphon_core.lifecycle import Lifecycle
@@ -64,6 +63,7 @@ class EngineClient:
         lifecycle: phases during boot and restart; failed when the restart budget is spent.
         queue_limit: sequences that may wait for a row.
         check_hello: refuses an engine that does not fit the front's tokenizer.
+        restore: gives an engine that was started anew what the one before had.
     """
 
     def __init__(
@@ -73,11 +73,14 @@ class EngineClient:
         *,
         queue_limit: int,
         check_hello: HelloCheck,
+        restore: Callable[[], Awaitable[None]],
     ) -> None:
         self._worker = make_worker(self._on_message, self._on_exit)
         self._lifecycle = lifecycle
         self._queue_limit = queue_limit
         self._check_hello = check_hello
+        self._restore = restore
+        self._restoring: asyncio.Task[None] | None = None
         self._metrics = EngineMetrics()
         self.control = EngineControl(self._worker.send)
         self._sequences: dict[str, tuple[Generation, int]] = {}
@@ -160,21 +163,7 @@ class EngineClient:
             f"{scope.request_id}.{self._serial:x}.{choice.index}" for choice in generation.choices
         ]
         for choice, name in enumerate(names):
-            self._worker.send(
-                Submit(
-                    request_id=name,
-                    prompt_ids=prepared.prompt_ids,
-                    sampling=prepared.sampling
-                    if choice == 0
-                    else _without_prompt_logprobs(prepared.sampling),
-                    choice=choice,
-                    deadline=scope.deadline,
-                    interactive=scope.interactive,
-                    tenant=scope.tenant,
-                    trace=scope.traceparent,
-                    cache=prepared.request.cache,
-                )
-            )
+            self._worker.send(prepared.submit(name, choice))
             self._sequences[name] = (generation, choice)
             self._waiting.add(name, interactive=scope.interactive)
         self.sequences_of[generation] = names
@@ -347,7 +336,11 @@ class EngineClient:
             self._first_ready.set_result(self.hello)
         else:
             log.info("engine_recovered", restarts=self.restarts)
-            self._lifecycle.ready()
+            self._restoring = asyncio.create_task(self._recover(), name="engine-restore")
+
+    async def _recover(self) -> None:
+        await self._restore()
+        self._lifecycle.ready()
 
     def _on_fault(self, fault: Fault) -> None:
         log.error("engine_fault", phase=fault.phase, reason=fault.reason, error=fault.message)
@@ -365,6 +358,8 @@ class EngineClient:
     def _on_exit(self, exit_record: WorkerExit) -> None:
         self.hello = None
         self.gauges = None
+        if self._restoring is not None:
+            self._restoring.cancel()
         self._metrics.died()
         self._fail_all(worker_died(exit_record.description))
         self._lifecycle.recovered("engine")
@@ -393,8 +388,3 @@ class EngineClient:
             self._lifecycle.degraded("engine", "the step loop does not move")
             if silence > _STALL_FAILED_SECONDS:
                 self._lifecycle.failed(f"the engine made no step for {silence:.0f} s")
-
-
-def _without_prompt_logprobs(sampling: Sampling) -> Sampling:
-    """The prompt is scored once, not per choice."""
-    return msgspec.structs.replace(sampling, prompt_logprobs=-1)

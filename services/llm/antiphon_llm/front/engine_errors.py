@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from antiphon_core.errors import (
+    AlreadyExists,
     AntiphonError,
     Cancelled,
     DeadlineExceeded,
@@ -20,13 +21,14 @@ _TYPES: dict[str, type[AntiphonError]] = {
     **dict.fromkeys(
         (
             *("INVALID_VALUE", "UNSUPPORTED_OPTION", "CONTEXT_LENGTH_EXCEEDED", "EMPTY_PROMPT"),
-            *("NO_VALID_TOKEN", "INVALID_SCHEMA"),
+            *("NO_VALID_TOKEN", "INVALID_SCHEMA", "TOO_LARGE"),
         ),
         InvalidArgument,
     ),
-    **dict.fromkeys(("QUEUE_FULL", "KV_FULL", "MEMORY_PRESSURE"), ResourceExhausted),
+    **dict.fromkeys(("QUEUE_FULL", "KV_FULL", "MEMORY_PRESSURE", "SLOTS_FULL"), ResourceExhausted),
     **dict.fromkeys(("WORKER_DIED", "OVERLOADED", "DRAINING", "ASLEEP", "NO_BACKEND"), Unavailable),
-    "WRONG_STATE": FailedPrecondition,
+    **dict.fromkeys(("WRONG_STATE", "IN_USE"), FailedPrecondition),
+    "ALREADY_EXISTS": AlreadyExists,
     "ADAPTER_NOT_FOUND": NotFound,
     "DEADLINE": DeadlineExceeded,
     "CANCELLED": Cancelled,
@@ -75,7 +77,13 @@ def error_of(answer: Finish | Embedding | Done, *, constraint: str = "") -> Anti
             that does not compile.
     """
     if isinstance(answer, Done):
-        return engine_error(answer.error, answer.error_reason)
+        return engine_error(
+            answer.error,
+            answer.error_reason,
+            limit=answer.limit,
+            observed=answer.observed,
+            field=answer.field,
+        )
     return engine_error(
         answer.error,
         answer.error_reason,

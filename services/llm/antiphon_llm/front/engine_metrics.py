@@ -44,6 +44,7 @@ class EngineMetrics:
         self._evictions = metrics.counter(
             "prefix_evictions_total", "KV entries that the prefix cache gave up", ("tier",)
         )
+        self._adapters = metrics.gauge("adapters", "Adapters", ("state",)).labels("loaded")
         self._memory = metrics.gauge("memory_bytes", "Memory", ("group", "tenure"))
         tick_age = metrics.gauge(
             "loop_tick_age_seconds", "Time since the engine's last sign of life"
@@ -90,6 +91,9 @@ class EngineMetrics:
         """A report; ``before`` is the previous one of the same engine process."""
         self._kv = now.kv_used, now.kv_cached, now.kv_total
         self._parked = now.parked
+        if before is None or now.adapters != before.adapters:
+            self._adapters.set(now.adapters)
+            self._memory.labels("adapters", "resident").set(now.adapter_bytes)
         self._silence = now.tick_age
         if now.steps > (before.steps if before else 0):
             prefilled = now.prefill_tokens > (before.prefill_tokens if before else 0)

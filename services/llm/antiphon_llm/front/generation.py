@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from antiphon_core.errors import AntiphonError, Cancelled, Internal
 
 from antiphon_llm.front.choice import Choice, prompt_token_logprobs
@@ -21,7 +22,7 @@ from antiphon_llm.front.events import Accepted, ChoiceFinished, Completed, Event
 from antiphon_llm.front.output import PLAIN, OutputPlan
 from antiphon_llm.front.requests import GenerationRequest, RequestScope
 from antiphon_llm.front.tokenizer import Tokenizer
-from antiphon_llm.messages import Finish, Sampling, TopLogprobs
+from antiphon_llm.messages import Finish, Sampling, Submit, TopLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,26 @@ class Prepared:
     sampling: Sampling
     output: OutputPlan = PLAIN
     notes: Sequence[str] = ()
+    adapter: str = ""
+    """Name of the adapter that it goes through."""
+
+    def submit(self, name: str, choice: int) -> Submit:
+        """The engine's message for one choice; the prompt is scored for the first alone."""
+        sampling = self.sampling
+        if choice:
+            sampling = msgspec.structs.replace(sampling, prompt_logprobs=-1)
+        return Submit(
+            request_id=name,
+            prompt_ids=self.prompt_ids,
+            sampling=sampling,
+            choice=choice,
+            deadline=self.scope.deadline,
+            interactive=self.scope.interactive,
+            tenant=self.scope.tenant,
+            trace=self.scope.traceparent,
+            adapter=self.adapter,
+            cache=self.request.cache,
+        )
 
 
 class SequenceHost(Protocol):

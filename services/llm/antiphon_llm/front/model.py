@@ -57,6 +57,12 @@ class ModelCard:
     chat: bool
     loaded_at: float
     """time.time() seconds."""
+    base_model: str = ""
+    """Of an adapter; empty for a model of its own."""
+    tenant: str = ""
+    """Whose adapter it is."""
+    shared: bool = False
+    """Whether every tenant may use the adapter."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,15 @@ from antiphon_core.errors import (
 )
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.node_types import Flushed, NodeMeasures, RequestRecord, ServerInfo
+from antiphon_core.request_context import current
 
 from antiphon_llm.checkpoint import ModelSource, resolve
 from antiphon_llm.config import LlmSettings
 from antiphon_llm.front import validation
+from antiphon_llm.front.adapters import FrontAdapters
 from antiphon_llm.front.encoding import EncodedPrompt, PromptEncoder
 from antiphon_llm.front.engine_client import EngineClient, WorkerFactory
+from antiphon_llm.front.facts import node_measures, server_info
 from antiphon_llm.front.generation import Generation, Prepared
 from antiphon_llm.front.model import ModelCard, TextModel, load_text_model
 from antiphon_llm.front.ranges import check_ids
@@ -66,6 +69,12 @@ class LlmFront:
         self._engine: EngineClient | None = None
         self._card: ModelCard | None = None
         self._names: dict[str, None] = {}
+        self.adapters = FrontAdapters(
+            served=bool(settings.adapters_dir),
+            base=lambda: self._resolve(""),
+            is_model_name=lambda name: name in self._names,
+            control=lambda: self._running_engine()[0].control,
+        )
         self._log = RequestLog(settings.served_name or settings.model)
 
     # Life
@@ -96,11 +105,14 @@ class LlmFront:
             self._lifecycle,
             queue_limit=settings.resolved("queue_limit"),
             check_hello=self._check_hello,
+            restore=self.adapters.restore,
         )
         hello = await self._engine.start()
         text.check(hello)
         self._parts = _Parts(text, PromptEncoder(text), self._engine)
         self._card = self._make_card(name, text, hello)
+        for adapter, path in settings.adapters.items():
+            await self.adapters.load(adapter, path, tenant="", shared=True)
 
     async def close(self) -> None:
         """Ends the engine and the threads."""
@@ -151,7 +163,7 @@ class LlmFront:
             InvalidArgument: the input is wrong.
         """
         parts = self._ready()
-        card = self._resolve(model)
+        card = self.card(model, current().tenant)
         validation.check_input(prompt, vocabulary_size=card.vocabulary_size)
         return await parts.encoder.encode(prompt, omit_special_tokens=omit_special_tokens)
 
@@ -162,7 +174,7 @@ class LlmFront:
             InvalidArgument: an id outside the vocabulary.
         """
         parts = self._ready()
-        card = self._resolve(model)
+        card = self.card(model, current().tenant)
         check_ids("ids", ids, card.vocabulary_size)
         return parts.text.tokenizer.decode(ids, skip_control=False)
 
@@ -248,56 +260,31 @@ class LlmFront:
 
     # Facts
 
-    def card(self, model: str = "") -> ModelCard:
-        """The served model by any of its names.
+    def card(self, model: str = "", tenant: str = "") -> ModelCard:
+        """The served model by any of its names, or an adapter that the tenant may use.
 
         Raises:
             NotFound: another model was named.
             Unavailable: still booting.
         """
+        base, _, name = model.rpartition(":")
+        if model and model not in self._names and (not base or base in self._names):
+            adapter = self.adapters.find(name, tenant)
+            if adapter is not None:
+                return adapter
+            if base:
+                raise NotFound(
+                    f"no adapter {name!r} is loaded", reason="ADAPTER_NOT_FOUND", field="model"
+                )
         return self._resolve(model)
 
     def measures(self) -> NodeMeasures:
         """Gauges for the node's status; what is unknown is None."""
-        engine, card = self._engine, self._card
-        if engine is None:
-            return NodeMeasures()
-        gauges = engine.gauges
-        return NodeMeasures(
-            models=[card.name] if card else [],
-            slots_used=engine.running,
-            slots_total=engine.hello.max_rows if engine.hello else None,
-            running=engine.running,
-            waiting=engine.waiting,
-            waiting_batch=engine.waiting_batch,
-            kv_entries_used=gauges.kv_used if gauges else None,
-            kv_entries_cached=gauges.kv_cached if gauges else None,
-            kv_entries_total=gauges.kv_total if gauges else None,
-            tick_age=engine.silence,
-            resident_bytes=gauges.rss_bytes or None if gauges else None,
-            worker_restarts=engine.restarts,
-        )
+        return node_measures(self._engine, self._card)
 
     def server_info(self) -> ServerInfo:
         """Versions, limits and implementations."""
-        hello = self._engine.hello if self._engine is not None else None
-        limits = {
-            "queue_limit": self._settings.resolved("queue_limit"),
-            "max_rows": self._settings.resolved("max_rows"),
-        }
-        if hello is not None:
-            limits |= {"context_limit": hello.context_limit, "kv_entries": hello.kv_entries}
-        return ServerInfo(
-            service="llm",
-            version=self._version,
-            config_digest=self._settings.digest(),
-            device=hello.device if hello else self._settings.device,
-            limits=limits,
-            implementations={
-                **(hello.kernels if hello else {}),
-                "graphs": "eager by declaration",
-            },
-        )
+        return server_info(self._settings, self._engine, self._version)
 
     def records(self) -> Iterator[RequestRecord]:
         """Recent and live requests, newest last."""
@@ -307,7 +294,7 @@ class LlmFront:
 
     async def _prepare(self, request: GenerationRequest, scope: RequestScope) -> Prepared:
         parts = self._ready()
-        card = self._resolve(request.model)
+        card = self.card(request.model, scope.tenant)
         validation.check_request(
             request,
             vocabulary_size=card.vocabulary_size,
@@ -344,6 +331,7 @@ class LlmFront:
             sampling,
             output=output,
             notes=output.notes,
+            adapter=card.name if card.base_model else "",
         )
 
     def _ready(self) -> _Parts:
