@@ -35,11 +35,11 @@ def serve(endpoint: Endpoint) -> None:
     if not isinstance(first, CodecEngineConfig):
         raise TypeError(f"the first message must be CodecEngineConfig, got {type(first).__name__}")
     endpoint.send(CodecPhase("import"))
-    from antiphon_vocoder.codec.registry import load_codec
+    from antiphon_vocoder.codec.registry import load
     from antiphon_vocoder.codec_engine.boot import boot
 
     try:
-        loop = boot(endpoint, first, load_codec)
+        loop = boot(endpoint, first, load)
     except (ValueError, OSError) as error:
         endpoint.send(CodecEngineFailed(str(error)))
         return
