@@ -31,6 +31,7 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
         self.calls = Calls()
         self.script = SpeechScript()
         self.texts: list[str] = []
+        self.mime_type = "audio/x-test-{encoding}"
 
     async def StreamSpeech(self, requests, context) -> AsyncIterator[voc.StreamSpeechResponse]:
         script = self.script
@@ -78,7 +79,7 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
                 voice=config.voice or "joe",
                 model="piper",
                 output_format=config.output_format,
-                mime_type=f"audio/x-test-{config.output_format.encoding}",
+                mime_type=self.mime_type.format(encoding=config.output_format.encoding),
             )
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 
 import msgspec
@@ -36,4 +37,4 @@ class OpenApi:
     """The route as a bare ASGI application."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_response(send, 200, openapi_json())
+        await send_response(send, 200, await asyncio.to_thread(openapi_json))

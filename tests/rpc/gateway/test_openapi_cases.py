@@ -1,0 +1,52 @@
+"""2,000 requests made of the served OpenAPI document: no 5xx, nothing undocumented."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gateway_bench import GatewayBench
+from schemathesis import GenerationMode
+from support.openapi_cases import Cases
+
+CASES = 1_000
+"""Of each kind."""
+SENSIBLE = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "prompt": "Hi",
+    "input": "Hi",
+    "tokens": [72, 105],
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayBench]:
+    """A gateway with a store, on a loop and a thread of its own: Schemathesis blocks."""
+    folder: Path = tmp_path_factory.mktemp("store")
+    bench = GatewayBench(store={"directory": str(folder)})
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def run(work: object) -> None:
+        asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+    bench.fakes.vocoder.mime_type = ""  # the gateway's own
+    run(bench.start())
+    yield bench
+    run(bench.stop())
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_no_answer_is_undocumented(served: GatewayBench, mode: GenerationMode) -> None:
+    cases = Cases(served.url, SENSIBLE)
+    cases.ask(mode, CASES)
+    assert cases.statuses.total() >= CASES
+    assert cases.statuses[200] >= (CASES // 5 if mode is GenerationMode.POSITIVE else 0)
+    assert served.gateway.active_requests == 0
