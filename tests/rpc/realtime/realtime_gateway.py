@@ -95,6 +95,7 @@ class Client:
 
     async def send(self, kind: str, **fields: Any) -> None:
         """Sends one event."""
+        self.oracle.cleared |= kind == "output_audio_buffer.clear"
         await self.socket.send(json.dumps({"type": kind, **fields}))
 
     async def update(self, **change: Any) -> None:

@@ -1,11 +1,13 @@
 """The protocol's oracle: reads an event log and refuses every log that breaks a rule.
 
-It knows nothing of the implementation; ``check_state`` alone compares a log with a state.
+It knows nothing of the implementation; ``check_state`` alone compares a log with a state. The
+fixtures of the unit tests and of the tests over sockets feed it every event that they receive.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,18 +15,38 @@ from antiphon_gateway.realtime.state import SessionState
 
 Event = dict[str, Any]
 
+UNASKED = frozenset(
+    """session.created session.updated conversation.created conversation.item.added
+    conversation.item.done conversation.item.deleted conversation.item.retrieved
+    conversation.item.truncated conversation.item.input_audio_transcription.delta
+    conversation.item.input_audio_transcription.completed
+    conversation.item.input_audio_transcription.failed input_audio_buffer.committed
+    input_audio_buffer.cleared input_audio_buffer.speech_started
+    input_audio_buffer.speech_stopped response.created response.done response.output_item.added
+    response.output_item.done response.content_part.added response.content_part.done
+    response.output_text.delta response.output_text.done response.output_audio.delta
+    response.output_audio.done response.output_audio_transcript.delta
+    response.output_audio_transcript.done response.function_call_arguments.delta
+    response.function_call_arguments.done rate_limits.updated error""".split()
+)
+"""The 31 types that a client gets without having asked for more."""
+FIXED = ("output_modalities", "audio", "max_output_tokens", "metadata", "conversation_id")
+"""What a response keeps from its created to its done, whatever the session becomes."""
+
 
 @dataclass
 class ResponseLog:
     """What a response has shown so far."""
 
     in_conversation: bool
+    created: dict[str, Any] = field(default_factory=dict)
     open_items: dict[str, int] = field(default_factory=dict)
     open_parts: set[str] = field(default_factory=set)
     text: dict[str, str] = field(default_factory=dict)
     ended: dict[str, set[str]] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     audio_bytes: int = 0
+    audio_hash: Any = field(default_factory=hashlib.sha256)
 
 
 class Oracle:
@@ -39,12 +61,21 @@ class Oracle:
         self.responses: dict[str, ResponseLog] = {}
         self.done: set[str] = set()
         self.open_turn: str | None = None
+        self.turn_may_be_over = False
+        """Whether something happened since that ends a turn without an event."""
         self.transcripts: dict[str, str] = {}
         self.awaiting: set[str] = set()
         self.count = 0
+        self.config: dict[str, Any] = {}
+        self.to_be_cut: str | None = None
+        """The response that the open turn interrupts."""
+        self.sounding: str | None = None
+        self.cleared = False
+        """Whether the client has ended output audio itself; its answer is no surprise then."""
 
     def observe(self, event: Event) -> None:
         """Takes the next event."""
+        assert event["type"] in UNASKED or self._asked(event["type"]), "a surprise type"
         assert event["event_id"] > self.last_event_id, "event ids increase"
         self.last_event_id = event["event_id"]
         if self.count < 2:
@@ -57,9 +88,38 @@ class Oracle:
         elif event["type"].startswith("response."):
             self.on_content(event)
 
+    def on_session_created(self, event: Event) -> None:
+        self.config = event["session"]
+
+    def on_session_updated(self, event: Event) -> None:
+        self.turn_may_be_over |= self.config["audio"]["input"] != event["session"]["audio"]["input"]
+        self.config = event["session"]
+
+    def on_input_audio_buffer_cleared(self, _event: Event) -> None:
+        self.open_turn = None
+
     def on_input_audio_buffer_speech_started(self, event: Event) -> None:
-        assert self.open_turn is None, "a turn is open already"
+        assert self.open_turn is None or self.turn_may_be_over, "a turn is open already"
         self.open_turn = event["item_id"]
+        self.turn_may_be_over = False
+        detection = self._detection()
+        assert detection is not None, "speech events though the client ends its turns"
+        self.to_be_cut = self.active if detection["interrupt_response"] else None
+
+    def on_input_audio_buffer_timeout_triggered(self, event: Event) -> None:
+        assert self.open_turn is None and self.active is None
+        assert event["audio_start_ms"] <= event["audio_end_ms"]
+
+    def on_output_audio_buffer_started(self, event: Event) -> None:
+        assert event["response_id"] in self.responses and self.sounding is None
+        self.sounding = event["response_id"]
+
+    def on_output_audio_buffer_stopped(self, event: Event) -> None:
+        assert event["response_id"] == self.sounding and event["response_id"] in self.done
+        self.sounding = None
+
+    def on_output_audio_buffer_cleared(self, event: Event) -> None:
+        self.sounding = None
 
     def on_input_audio_buffer_speech_stopped(self, event: Event) -> None:
         assert self.open_turn == event["item_id"], "the turn was not open"
@@ -68,6 +128,8 @@ class Oracle:
 
     def on_input_audio_buffer_committed(self, event: Event) -> None:
         assert event["previous_item_id"] == (self.order[-1] if self.order else None)
+        assert self.to_be_cut is None or self.to_be_cut in self.done, "the reply was not cut off"
+        self.to_be_cut = None
         self.awaiting.add(event["item_id"])
         if event["item_id"] == self.open_turn:
             self.open_turn = None
@@ -79,6 +141,9 @@ class Oracle:
         self.undone.add(item_id)
         position = 0 if previous is None else self.order.index(previous) + 1
         self.order.insert(position, item_id)
+        for part in event["item"].get("content", ()):
+            if part["type"] == "input_audio" and part["transcript"] is None:
+                self.awaiting.add(item_id)
 
     def on_conversation_item_done(self, event: Event) -> None:
         item_id = event["item"]["id"]
@@ -116,7 +181,8 @@ class Oracle:
             assert self.active is None, "two active responses"
             self.active = response["id"]
         assert response["status"] == "in_progress" and response["status_details"] is None
-        self.responses[response["id"]] = ResponseLog(in_conversation)
+        assert self.config.get("type") != "transcription", "a response nobody can have"
+        self.responses[response["id"]] = ResponseLog(in_conversation, response)
 
     def on_response_done(self, event: Event) -> None:
         response = event["response"]
@@ -124,6 +190,8 @@ class Oracle:
         self.done.add(response["id"])
         if self.active == response["id"]:
             self.active = None
+        changed = [name for name in FIXED if response[name] != log.created[name]]
+        assert not changed, f"a running response changed: {changed}"
         assert not log.open_items and not log.open_parts, "added without done"
         assert [item["id"] for item in response["output"]] == log.outputs
         assert not any("audio" in part for i in response["output"] for part in i.get("content", ()))
@@ -178,9 +246,15 @@ class Oracle:
             if text is not None:
                 assert text == log.text.get(item_id, ""), "joined deltas = done"
         elif "output_audio.delta" in event["type"]:
-            log.audio_bytes += len(base64.b64decode(event["delta"]))
+            data = base64.b64decode(event["delta"])
+            log.audio_bytes += len(data)
+            log.audio_hash.update(data)
+            self.on_audio(event["response_id"], log)
         else:
             log.text[item_id] = log.text.get(item_id, "") + event["delta"]
+
+    def on_audio(self, response_id: str, log: ResponseLog) -> None:
+        """Audio of a response came; for those who know what it should be."""
 
     def finish(self) -> None:
         """The log is complete: every response has ended, every item is done."""
@@ -189,9 +263,9 @@ class Oracle:
 
     def check_state(self, state: SessionState) -> None:
         """The log and the state tell the same story."""
-        assert (state.turn.item_id if state.turn else None) == self.open_turn or (
-            state.turn is None
-        ), "an open turn has its speech_started"
+        assert state.turn is None or state.turn.item_id == self.open_turn, (
+            "an open turn has its speech_started"
+        )
         if state.turn is None:
             self.open_turn = None
         assert (state.active.id if state.active else None) == self.active
@@ -199,6 +273,16 @@ class Oracle:
         assert [entry.id for entry in state.conversation] == self.order, "one total order"
         buffer = state.buffer
         assert buffer.received == buffer.used + buffer.dropped + len(buffer)
+
+    def _asked(self, kind: str) -> bool:
+        if kind == "input_audio_buffer.timeout_triggered":
+            return bool((self._detection() or {}).get("idle_timeout_ms"))
+        if kind == "output_audio_buffer.cleared" and self.cleared:
+            return True
+        return kind in self.config.get("optional_events", ())
+
+    def _detection(self) -> dict[str, Any] | None:
+        return self.config["audio"]["input"]["turn_detection"]
 
     def _log(self, event: Event) -> ResponseLog:
         response_id = event["response_id"]

@@ -1,4 +1,7 @@
-"""Drives the reducer without sockets: a scripted client, scripted backends and a fake clock."""
+"""Drives the reducer without sockets: a scripted client, scripted backends and a fake clock.
+
+The SDK's types and the oracle judge every event that it sees.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from antiphon_gateway.realtime.events import encode
 from antiphon_gateway.realtime.settings import RealtimeSettings
 from antiphon_gateway.realtime.state import Served
 from openai.types.realtime import RealtimeServerEvent
+from oracle import Oracle
 from pydantic import TypeAdapter
 
 SERVER_EVENT = TypeAdapter(RealtimeServerEvent)
@@ -27,6 +31,7 @@ class Bench:
         self.now = 100.0
         self.events: list[dict[str, Any]] = []
         self.commands: list[commands.Command] = []
+        self.oracle = Oracle()
         self.utterance = -1
         self.state = session.new_state(
             token="t" * 8,
@@ -44,11 +49,15 @@ class Bench:
         sent = [json.loads(encode(c.event)) for c in made if isinstance(c, commands.Send)]
         for plain in sent:
             SERVER_EVENT.validate_python(plain)
+            self.oracle.observe(plain)
+        if not self.state.closed:
+            self.oracle.check_state(self.state)
         self.events += sent
         return sent
 
     def client(self, kind: str, **fields: Any) -> list[dict[str, Any]]:
         """Sends a client event as JSON."""
+        self.oracle.cleared |= kind == "output_audio_buffer.clear"
         frame = json.dumps({"type": kind, **fields})
         try:
             event = codec.decode(frame)

@@ -60,8 +60,9 @@ def summarized(state: SessionState, made: inputs.Summarized) -> None:
         state.commands.append(CountFallback("compaction", "no_summary"))
         return
     entries = [entry for item_id in covered if (entry := state.conversation.get(item_id))]
-    following = state.conversation.next_of(covered[-1]) if entries else None
-    if len(entries) != len(covered) or following is None or _fingerprint(state, entries) != head:
+    is_same = len(entries) == len(covered) and _fingerprint(state, entries) == head
+    following = state.conversation.next_of(covered[-1]) if is_same else None
+    if following is None:
         state.commands.append(CountFallback("compaction", "conversation_changed"))
         return
     summary.text = text

@@ -71,6 +71,8 @@ def newest_within(entries: Sequence[Entry], share: float) -> list[Entry]:
 
     Messages of the system are kept wherever they are. The newest entry is always kept.
     """
+    if not entries:
+        return []
     sizes = [characters(render("", [entry])) for entry in entries]
     fixed = [isinstance(e.item, MessageItem) and e.item.role == "system" for e in entries]
     allowed = sum(sizes) * share - sum(sizes[i] for i, is_fixed in enumerate(fixed) if is_fixed)
