@@ -16,18 +16,39 @@ from antiphon_gateway.realtime.state import SessionState
 Event = dict[str, Any]
 
 UNASKED = frozenset(
-    """session.created session.updated conversation.created conversation.item.added
-    conversation.item.done conversation.item.deleted conversation.item.retrieved
-    conversation.item.truncated conversation.item.input_audio_transcription.delta
-    conversation.item.input_audio_transcription.completed
-    conversation.item.input_audio_transcription.failed input_audio_buffer.committed
-    input_audio_buffer.cleared input_audio_buffer.speech_started
-    input_audio_buffer.speech_stopped response.created response.done response.output_item.added
-    response.output_item.done response.content_part.added response.content_part.done
-    response.output_text.delta response.output_text.done response.output_audio.delta
-    response.output_audio.done response.output_audio_transcript.delta
-    response.output_audio_transcript.done response.function_call_arguments.delta
-    response.function_call_arguments.done rate_limits.updated error""".split()
+    [
+        "session.created",
+        "session.updated",
+        "conversation.created",
+        "conversation.item.added",
+        "conversation.item.done",
+        "conversation.item.deleted",
+        "conversation.item.retrieved",
+        "conversation.item.truncated",
+        "conversation.item.input_audio_transcription.delta",
+        "conversation.item.input_audio_transcription.completed",
+        "conversation.item.input_audio_transcription.failed",
+        "input_audio_buffer.committed",
+        "input_audio_buffer.cleared",
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "response.created",
+        "response.done",
+        "response.output_item.added",
+        "response.output_item.done",
+        "response.content_part.added",
+        "response.content_part.done",
+        "response.output_text.delta",
+        "response.output_text.done",
+        "response.output_audio.delta",
+        "response.output_audio.done",
+        "response.output_audio_transcript.delta",
+        "response.output_audio_transcript.done",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "rate_limits.updated",
+        "error",
+    ]
 )
 """The 31 types that a client gets without having asked for more."""
 FIXED = ("output_modalities", "audio", "max_output_tokens", "metadata", "conversation_id")

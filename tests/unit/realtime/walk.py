@@ -295,7 +295,7 @@ class Walk:
     def recognise(self) -> None:
         """The recogniser notices something, or says the next thing that it knows."""
         ear = self.recogniser
-        if not self.state.recognizer_open or ear.messages and self.random.random() < 0.6:
+        if not self.state.recognizer_open or (ear.messages and self.random.random() < 0.6):
             self.recogniser_says()
             return
         at = max(0, self.state.buffer.end_ms - self.state.epoch_start_ms - 200)
@@ -445,7 +445,8 @@ class Walk:
     def finish_something(self) -> bool:
         if self.recogniser_says() or self.behind():
             return True
-        return any([self.say_next(name) for name in list(self.replies)])
+        said = [self.say_next(name) for name in list(self.replies)]
+        return any(said)
 
     def check_heard(self) -> None:
         """What was sent is what the client counted."""
