@@ -140,6 +140,31 @@ def measure_cell(
     return Cell(direction, batch, precision, identity, indexed, replay)
 
 
+def profile(codec: Mimi, device: Device, direction: str, batch: int) -> None:
+    """Prints the kernels that take most of five steps, run one by one."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as trace
+
+    mask = torch.ones(batch, dtype=torch.bool, device=device.device)
+    spec = codec.spec
+    codes = torch.zeros(batch, spec.codebook_count, 1, dtype=torch.int64, device=device.device)
+    pcm = torch.zeros(batch, spec.frame_samples, device=device.device)
+    state = (
+        codec.decoder_state(batch, 1) if direction == "decode" else codec.encoder_state(batch, 1)
+    )
+    with trace(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as taken:
+        for _ in range(5):
+            if direction == "decode":
+                codec.decode_step(codes, state, None, mask)
+            else:
+                codec.encode_step(pcm, state, None, mask)
+        device.synchronize()
+    table = taken.key_averages().table(
+        sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=70
+    )
+    print(table, flush=True)
+
+
 def compare(codec: Mimi, exact: Mimi) -> Quality:
     """A precision's audio and codes against fp32's, over clips of noise bursts."""
     spec = exact.spec
@@ -206,6 +231,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 cell = measure_cell(codec, device, direction, batch, precision, options.calls)
                 raw["cells"].append(asdict(cell))
                 print(_line(cell, peer), flush=True)
+                if options.profile:
+                    profile(codec, device, direction, batch)
     return raw
 
 
@@ -249,6 +276,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=CALLS)
     parser.add_argument("--peer", type=Path, help="a directory to import moshi from")
     parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="the top kernels of each cell")
     parser.add_argument("--bars", action="store_true", help="judge against bars.toml")
     parser.add_argument("--json", type=Path, help="write the raw figures here")
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
