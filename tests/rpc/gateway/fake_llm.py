@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from antiphon.llm.v1 import generate_pb2 as gen
 from antiphon.llm.v1 import llm_service_pb2 as llm
-from antiphon.llm.v1 import llm_service_pb2_grpc
 from antiphon_core.errors import (
     AntiphonError,
     DeadlineExceeded,
@@ -19,6 +18,7 @@ from antiphon_core.errors import (
     Unimplemented,
 )
 from antiphon_core.rpc.errors import to_status
+from fake_adapters import AdapterCalls
 from fake_calls import Calls
 
 WORDS = ("Hello", " there", ",", " friend", " \u00e9\u4e16\U0001f600", '"\n')
@@ -39,14 +39,17 @@ class LlmScript:
     extra_deltas: tuple[gen.GenerateDelta, ...] = ()
     end_without_terminal: bool = False
     notes: tuple[str, ...] = ()
+    context_limit: int | None = None
+    """Refuses chats whose text and asked-for output have more bytes."""
     usage: gen.Usage = field(default_factory=gen.Usage)
     """Counts beside the common ones."""
 
 
-class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
+class FakeLlm(AdapterCalls):
     """Says the scripted words to everybody."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls = Calls()
         self.script = LlmScript()
         self.words_said = 0
@@ -152,6 +155,8 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
             await asyncio.sleep(script.accept_delay)
         if script.fail_before is not None:
             raise script.fail_before
+        if script.context_limit is not None:
+            check_length(request, script.context_limit)
         prompt = prompt_tokens(request)
         accepted = gen.GenerateAccepted(
             request_id="r1",
@@ -202,9 +207,10 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
         if request.WhichOneof("input") == "text":
             ids, rendered = list(request.text.encode()), ""
         else:
-            rendered = "".join(m.parts[0].text for m in request.chat.messages)
+            rendered = text_of(request.chat)
             ids = list(rendered.encode())
-        return llm.TokenizeResponse(ids=ids, context_limit=2048, rendered=rendered)
+        limit = self.script.context_limit or 2048
+        return llm.TokenizeResponse(ids=ids, context_limit=limit, rendered=rendered)
 
     async def Detokenize(self, request, context) -> llm.DetokenizeResponse:
         if any(token > 255 for token in request.ids):
@@ -218,7 +224,7 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
         return llm.EmbedResponse(vectors=vectors, prompt_tokens=3, model=request.model)
 
     async def ListModels(self, request, context) -> llm.ListModelsResponse:
-        return llm.ListModelsResponse(models=self.models)
+        return llm.ListModelsResponse(models=[*self.models, *self.listed_adapters(context)])
 
 
 def many(stream_id: str, response: gen.GenerateResponse) -> gen.GenerateManyResponse:
@@ -243,6 +249,22 @@ def failed(stream_id: str, error: AntiphonError) -> gen.GenerateManyResponse:
     """The end of one request of a multiplexed stream."""
     event = gen.GenerateManyEvent(stream_id=stream_id, error=to_status(error))
     return gen.GenerateManyResponse(events=[event])
+
+
+def text_of(chat) -> str:
+    """All text of a chat."""
+    return "".join(part.text for message in chat.messages for part in message.parts)
+
+
+def check_length(request, limit: int) -> None:
+    """Refuses as the llm service does."""
+    length = len(text_of(request.chat).encode())
+    if length + (request.stop.max_tokens or 1) > limit:
+        raise InvalidArgument(
+            f"the prompt has {length} tokens",
+            reason="CONTEXT_LENGTH_EXCEEDED",
+            field="stop.max_tokens" if length < limit else "input",
+        )
 
 
 def prompt_tokens(request) -> list[bytes]:

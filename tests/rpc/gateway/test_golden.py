@@ -28,7 +28,19 @@ SHOWN_HEADERS = (
 )
 CHAT = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
 TOOLS = [{"type": "function", "function": {"name": "look"}}]
+ASKED = {"model": "small", "input": "Hi"}
 TEXT = {"model": "base-model", "prompt": "ab"}
+
+TOOL_CALL = LlmScript(
+    words=(),
+    extra_deltas=(
+        gen.GenerateDelta(reasoning="hm"),
+        gen.GenerateDelta(tool_calls=[gen.ToolCallDelta(id="call_1", name="look")]),
+        gen.GenerateDelta(tool_calls=[gen.ToolCallDelta(arguments="{}")]),
+    ),
+    finish="FINISH_REASON_TOOL_CALLS",
+)
+DEATH = Unavailable("the engine died", reason="WORKER_DIED")
 
 CASES: dict[str, tuple[str, dict, LlmScript]] = {
     "chat": ("/v1/chat/completions", CHAT, LlmScript()),
@@ -45,20 +57,12 @@ CASES: dict[str, tuple[str, dict, LlmScript]] = {
     "chat_tools_stream": (
         "/v1/chat/completions",
         {**CHAT, "stream": True, "tools": TOOLS},
-        LlmScript(
-            words=(),
-            extra_deltas=(
-                gen.GenerateDelta(reasoning="hm"),
-                gen.GenerateDelta(tool_calls=[gen.ToolCallDelta(id="call_1", name="look")]),
-                gen.GenerateDelta(tool_calls=[gen.ToolCallDelta(arguments="{}")]),
-            ),
-            finish="FINISH_REASON_TOOL_CALLS",
-        ),
+        TOOL_CALL,
     ),
     "chat_stream_failure": (
         "/v1/chat/completions",
         {**CHAT, "stream": True},
-        LlmScript(fail_after_words=1, failure=Unavailable("the engine died", reason="WORKER_DIED")),
+        LlmScript(fail_after_words=1, failure=DEATH),
     ),
     "chat_refusal": ("/v1/chat/completions", {**CHAT, "temperature": "hot", "x": 1}, LlmScript()),
     "completion_scored": (
@@ -67,6 +71,19 @@ CASES: dict[str, tuple[str, dict, LlmScript]] = {
         LlmScript(),
     ),
     "completion_stream": ("/v1/completions", {**TEXT, "stream": True, "echo": True}, LlmScript()),
+    "response": ("/v1/responses", ASKED, LlmScript()),
+    "response_stream": ("/v1/responses", {**ASKED, "stream": True}, LlmScript()),
+    "response_tools_stream": (
+        "/v1/responses",
+        {**ASKED, "stream": True, "tools": [{"type": "function", "name": "look"}]},
+        TOOL_CALL,
+    ),
+    "response_stream_failure": (
+        "/v1/responses",
+        {**ASKED, "stream": True},
+        LlmScript(fail_after_words=1, failure=DEATH),
+    ),
+    "response_refusal": ("/v1/responses", {**ASKED, "input": [{"type": "x"}]}, LlmScript()),
 }
 
 
@@ -78,6 +95,8 @@ async def test_wire_response(bench: GatewayBench, name: str) -> None:
     found = response.headers
     headers = [f"{key}: {found[key]}" for key in SHOWN_HEADERS if key in found]
     text = re.sub(r"(chatcmpl|cmpl)-[0-9a-f]{32}", r"\1-ID", response.text)
+    text = re.sub(r"(resp|msg|fc|rs)_[0-9a-f]{32}", r"\1_ID", text)
+    text = re.sub(r'"(created|completed)_at":\d+', r'"\1_at":TIME', text)
     text = re.sub(r'"created":\d+', '"created":TIME', text)
     shown = "\n".join([f"HTTP {response.status_code}", *headers, "", text])
     file = GOLDEN / f"{name}.txt"

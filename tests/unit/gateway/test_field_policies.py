@@ -7,7 +7,7 @@ import typing
 import msgspec
 import pytest
 from antiphon_core.errors import InvalidArgument
-from antiphon_gateway.openai import audio, batches, chat, completions, fields, text
+from antiphon_gateway.openai import audio, batches, chat, completions, fields, responses, text
 from antiphon_gateway.openai.decode import apply_policies
 from openai.types import (
     batch_create_params,
@@ -21,6 +21,7 @@ from openai.types.audio import (
     translation_create_params,
 )
 from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import response_create_params
 
 ENDPOINTS = {
     "chat": (
@@ -34,6 +35,12 @@ ENDPOINTS = {
         completions.CompletionRequest,
         completion_create_params.CompletionCreateParamsNonStreaming,
         completion_create_params.CompletionCreateParamsStreaming,
+    ),
+    "responses": (
+        fields.RESPONSE,
+        responses.ResponseRequest,
+        response_create_params.ResponseCreateParamsNonStreaming,
+        response_create_params.ResponseCreateParamsStreaming,
     ),
     "embeddings": (
         fields.EMBEDDING,

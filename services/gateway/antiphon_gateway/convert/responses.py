@@ -202,14 +202,23 @@ class _Builder:
 
 
 def _tools(request: wire.ResponseRequest) -> tuple[generation.Tool, ...]:
-    return tuple(
-        generation.Tool(
-            name=tool.name,
-            description=tool.description or "",
-            parameters=schema_text(tool.parameters, f"tools[{index}].parameters"),
-            strict=bool(tool.strict),
-        )
-        for index, tool in enumerate(request.tools or ())
+    return tuple(_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ()))
+
+
+def _tool(tool: wire.FunctionTool, path: str) -> generation.Tool:
+    for name, value in (("defer_loading", tool.defer_loading), ("async", tool.is_async)):
+        if value:
+            raise InvalidArgument(
+                f"{path}.{name} is not served here; allowed: false",
+                reason="UNSUPPORTED_OPTION",
+                field=f"{path}.{name}",
+                allowed=("false",),
+            )
+    return generation.Tool(
+        name=tool.name,
+        description=tool.description or "",
+        parameters=schema_text(tool.parameters, f"{path}.parameters"),
+        strict=bool(tool.strict),
     )
 
 

@@ -92,6 +92,7 @@ class FunctionCallItem(_Wire, tag="function_call"):
     arguments: str
     id: str | UnsetType | None = UNSET
     status: Status | UnsetType | None = UNSET
+    is_async: Any = field(default=UNSET, name="async")
     caller: Any = UNSET
     namespace: UnsetType | None = UNSET
 

@@ -158,7 +158,7 @@ class Event(Struct, tag_field="type", kw_only=True):
     sequence_number: int
 
 
-class ResponseEvent(Event):
+class ResponseEvent(Event, kw_only=True):
     """What happened to the response as a whole."""
 
     response: Response
@@ -184,7 +184,7 @@ class Failed(ResponseEvent, tag="response.failed"):
     """The last event of a response that failed."""
 
 
-class ItemEvent(Event):
+class ItemEvent(Event, kw_only=True):
     """What happened to an item of the output."""
 
     output_index: int

@@ -74,7 +74,9 @@ class ResponseStream:
         frames = b""
         if event.reasoning:
             frames += self._reason(event.reasoning)
-        if self._with_logprobs and event.logprobs:
+        # Without text of its own a delta's tokens are reasoning, a call, or text held back.
+        is_other = not event.text and bool(event.reasoning or event.tool_calls)
+        if self._with_logprobs and event.logprobs and not is_other:
             self._unsent_logprobs += logprobs_of(event.logprobs).content
         if event.text:
             frames += self._say(event.text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from antiphon_gateway.openai.batches import Metadata
 from antiphon_gateway.openai.chat import MAX_TOOLS, FunctionName
@@ -41,6 +41,12 @@ class FunctionTool(_Tagged, tag="function"):
     parameters: Raw = field(default_factory=null)
     strict: bool | None = None
     description: str | None = None
+    output_schema: Any = UNSET
+    """Has no effect: only programs that call tools would read it."""
+    allowed_callers: list[Literal["direct"]] | UnsetType | None = UNSET
+    defer_loading: bool | UnsetType | None = UNSET
+    """Refused where true, and so is ``async``."""
+    is_async: bool | UnsetType | None = field(default=UNSET, name="async")
 
 
 class NamedFunction(_Tagged, tag="function"):
@@ -85,9 +91,9 @@ class Reasoning(_Strict):
 
     effort: str | None = None
     summary: Literal["auto"] | None = None
-    generate_summary: Literal["auto"] | None = None
-    context: Literal["auto"] | None = None
-    mode: Literal["standard"] | None = None
+    generate_summary: Literal["auto"] | UnsetType | None = UNSET
+    context: Literal["auto"] | UnsetType | None = UNSET
+    mode: Literal["standard"] | UnsetType | None = UNSET
 
 
 class StreamOptions(_Strict):
