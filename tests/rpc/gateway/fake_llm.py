@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from antiphon.llm.v1 import generate_pb2 as gen
 from antiphon.llm.v1 import llm_service_pb2 as llm
+from antiphon.llm.v1 import llm_service_pb2_grpc
 from antiphon_core.errors import (
     AntiphonError,
     DeadlineExceeded,
@@ -18,7 +19,6 @@ from antiphon_core.errors import (
     Unimplemented,
 )
 from antiphon_core.rpc.errors import to_status
-from fake_adapters import AdapterCalls
 from fake_calls import Calls
 
 WORDS = ("Hello", " there", ",", " friend", " \u00e9\u4e16\U0001f600", '"\n')
@@ -45,11 +45,10 @@ class LlmScript:
     """Counts beside the common ones."""
 
 
-class FakeLlm(AdapterCalls):
+class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
     """Says the scripted words to everybody."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.calls = Calls()
         self.script = LlmScript()
         self.words_said = 0
@@ -224,7 +223,7 @@ class FakeLlm(AdapterCalls):
         return llm.EmbedResponse(vectors=vectors, prompt_tokens=3, model=request.model)
 
     async def ListModels(self, request, context) -> llm.ListModelsResponse:
-        return llm.ListModelsResponse(models=[*self.models, *self.listed_adapters(context)])
+        return llm.ListModelsResponse(models=self.models)
 
 
 def many(stream_id: str, response: gen.GenerateResponse) -> gen.GenerateManyResponse:
