@@ -95,5 +95,5 @@ class SmolLM2:
 
 def save_for_default_model(path: Path, **options: Any) -> Path:
     """A random adapter that changes what the default model says."""
-    options = {"rank": 4, "modules": ("q_proj", "v_proj"), **options}
+    options = {"rank": 4, "modules": ("q_proj", "v_proj"), "size": 4.0, **options}
     return save_adapter(path, shapes_of(SmolLM2), SmolLM2.num_hidden_layers, **options)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from antiphon_core.errors import InvalidArgument, NotFound
 
 from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.domain.recognition import Recognizer
 from antiphon_gateway.domain.speech import Voice
+from antiphon_gateway.identity.principal import Principal, current_principal
 
 _LISTED = 20
 
@@ -16,24 +17,56 @@ _LISTED = 20
 def resolve_model(name: str, models: Sequence[ModelInfo], default: str = "") -> ModelInfo:
     """The served model that a request means.
 
-    In order: exact id or alias; ``base:adapter``; an empty name or ``default``; a basename
-    (``org/name`` by ``name``) that only one model has.
+    In order: exact id or alias, a model's before an adapter's; ``base:adapter``, the base by any
+    of its names; an empty name or ``default``; a basename (``org/name`` by ``name``) that only
+    one model has.
 
     Raises:
         NotFound: MODEL_NOT_FOUND, listing what is served.
     """
     if name in ("", "default"):
         name = default or (models[0].id if models else "")
-    for model in models:
+    for model in sorted(models, key=lambda model: model.base_model != ""):
         if name == model.id or name in model.aliases:
             return model
+    base, _, adapter = name.rpartition(":")
     for model in models:
-        if model.base_model and name == f"{model.base_model}:{model.id}":
-            return model
+        if base and model.base_model and model.id == adapter:
+            names = (
+                alias
+                for item in models
+                if item.id == model.base_model and not item.base_model
+                for alias in item.aliases
+            )
+            if base in (model.base_model, "default", *names):
+                return model
     same_basename = [model for model in models if model.id.rpartition("/")[2] == name]
     if len(same_basename) == 1:
         return same_basename[0]
     raise model_not_found(name, [model.id for model in models])
+
+
+def visible_models(models: Sequence[ModelInfo], principal: Principal) -> Sequence[ModelInfo]:
+    """Those models that a principal may use: not the adapters of other tenants, nor one for
+    everybody where the tenant has its own of that name, nor what its allow-list leaves out."""
+    own = {model.id for model in models if model.base_model and not model.shared
+           and model.tenant == principal.tenant}  # fmt: skip
+    seen = [
+        model
+        for model in models
+        if model.visible_to(principal.tenant) and not (model.shared and model.id in own)
+    ]
+    return allowed_models(seen, principal.models)
+
+
+def served_key(item: ModelInfo | Voice | Recognizer) -> Hashable:
+    """What tells one that is served from another."""
+    return item.key if isinstance(item, ModelInfo) else item.id
+
+
+def may_use(item: ModelInfo | Voice | Recognizer) -> bool:
+    """Whether the current principal's tenant may; voices and recognisers are everybody's."""
+    return not isinstance(item, ModelInfo) or item.visible_to(current_principal().tenant)
 
 
 def allowed_models(models: Sequence[ModelInfo], names: Sequence[str] | None) -> Sequence[ModelInfo]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from antiphon.llm.v1 import generate_pb2 as gen
 from antiphon.llm.v1 import llm_service_pb2 as llm
-from antiphon.llm.v1 import llm_service_pb2_grpc
 from antiphon_core.errors import (
     AntiphonError,
     DeadlineExceeded,
@@ -19,6 +18,7 @@ from antiphon_core.errors import (
     Unimplemented,
 )
 from antiphon_core.rpc.errors import to_status
+from fake_adapters import AdapterCalls
 from fake_calls import Calls
 
 WORDS = ("Hello", " there", ",", " friend", " \u00e9\u4e16\U0001f600", '"\n')
@@ -45,10 +45,11 @@ class LlmScript:
     """Counts beside the common ones."""
 
 
-class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
+class FakeLlm(AdapterCalls):
     """Says the scripted words to everybody."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls = Calls()
         self.script = LlmScript()
         self.words_said = 0
@@ -222,8 +223,17 @@ class FakeLlm(llm_service_pb2_grpc.LlmServiceServicer):
         vectors = [llm.EmbedVector(values=[0.5, -0.25]) for _ in request.inputs]
         return llm.EmbedResponse(vectors=vectors, prompt_tokens=3, model=request.model)
 
+    async def Score(self, request, context) -> llm.ScoreResponse:
+        if any(pair.document == "refuse" for pair in request.pairs):
+            raise InvalidArgument("pairs[0].document is too long", field="pairs[0].document")
+        scores = [len(set(pair.query) & set(pair.document)) / 10 for pair in request.pairs]
+        tokens = sum(len(pair.query) + len(pair.document) for pair in request.pairs)
+        return llm.ScoreResponse(
+            scores=scores, prompt_tokens=tokens, model=request.model, method="yes_no"
+        )
+
     async def ListModels(self, request, context) -> llm.ListModelsResponse:
-        return llm.ListModelsResponse(models=self.models)
+        return llm.ListModelsResponse(models=[*self.models, *self.listed_adapters(context)])
 
 
 def many(stream_id: str, response: gen.GenerateResponse) -> gen.GenerateManyResponse:

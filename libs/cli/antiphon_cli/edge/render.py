@@ -20,7 +20,12 @@ GRPC_SERVICES = (
 )
 """Services that callers reach through the proxy, with their cluster. Administration is not one."""
 
-INNER_HEADERS = ("x-antiphon-affinity", "x-antiphon-endpoint", "x-antiphon-not-started")
+INNER_HEADERS = (
+    "x-antiphon-affinity",
+    "x-antiphon-all-tenants",
+    "x-antiphon-endpoint",
+    "x-antiphon-not-started",
+)
 """What only the inside may say; the edge takes it off what clients send."""
 
 AUTHORIZE_PATH = "/internal/authorize"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, Self, TypeVar
@@ -12,6 +12,7 @@ from typing import Generic, Self, TypeVar
 import grpc.aio
 from antiphon_core.rpc.channel import open_channel
 
+from antiphon_gateway.clients.adapters import AdapterClient
 from antiphon_gateway.clients.llm import GenerationStream, LlmBackend
 from antiphon_gateway.clients.monitor import BackendMonitor
 from antiphon_gateway.clients.recognition import (
@@ -29,11 +30,14 @@ from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.names import (
     allowed_models,
     allowed_voices,
+    may_use,
     resolve_listed_voice,
     resolve_model,
     resolve_recognizer,
     resolve_speech_model,
     resolve_voice,
+    served_key,
+    visible_models,
 )
 from antiphon_gateway.quota.meter import current_meter
 from antiphon_gateway.quota.metering import metered, prompt_estimate, require_audio
@@ -65,11 +69,11 @@ class Pool(Generic[Client, Served]):
     @property
     def served(self) -> tuple[Served, ...]:
         """What the ready backends serve, without repeats."""
-        found: dict[str, Served] = {}
+        found: dict[Hashable, Served] = {}
         for member in self.members:
             if member.monitor.is_ready:
                 for item in member.served:
-                    found.setdefault(item.id, item)
+                    found.setdefault(served_key(item), item)
         return tuple(found.values())
 
     @property
@@ -124,7 +128,8 @@ class Pool(Generic[Client, Served]):
         fitting = [
             member
             for member in ready
-            if not served_id or any(item.id == served_id for item in member.served)
+            if not served_id
+            or any(item.id == served_id and may_use(item) for item in member.served)
         ]
         best = max(member.monitor.free_slots for member in fitting or ready)
         chosen = [m for m in fitting or ready if m.monitor.free_slots == best]
@@ -148,9 +153,9 @@ class LlmClient:
             NotFound: MODEL_NOT_FOUND.
         """
         self.pool.require_ready()
-        names = current_principal().models
-        allowed = allowed_models(self.pool.served, names)
-        return resolve_model(name, allowed, self._default if names is None else "")
+        principal = current_principal()
+        allowed = visible_models(self.pool.served, principal)
+        return resolve_model(name, allowed, self._default if principal.models is None else "")
 
     def generate(self, request: GenerateRequest) -> GenerationStream:
         """Starts a generation: ``async with llm.generate(request) as events``.
@@ -313,6 +318,7 @@ class Backends:
             recogniser.list_recognizers,
         )
         self.llm = LlmClient(llm, settings.default_model)
+        self.adapters = AdapterClient(llm, balanced=bool(egress))
         self.vocoder = VocoderClient(vocoder, settings.voice_aliases, settings.speech_model_aliases)
         self.recognition = RecognizerClient(recognition, settings.recognition_model_aliases)
 
@@ -326,7 +332,7 @@ class Backends:
     @property
     def models(self) -> tuple[ModelInfo, ...]:
         """Language models that are served at this moment, from the cached catalog."""
-        return tuple(allowed_models(self.llm.pool.served, current_principal().models))
+        return tuple(visible_models(self.llm.pool.served, current_principal()))
 
     @property
     def voices(self) -> tuple[Voice, ...]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 import grpc.aio
 from antiphon.llm.v1 import generate_pb2, llm_service_pb2, llm_service_pb2_grpc
-from antiphon_core.rpc.context import current
+from antiphon_core.rpc.context import ALL_TENANTS, current
 from antiphon_core.rpc.streams import result
 
 from antiphon_gateway.clients.multiplex import GenerationMultiplexer
@@ -26,6 +26,8 @@ from antiphon_gateway.domain.generation import (
 
 AFFINITY = "x-antiphon-affinity"
 """Metadata that a balancing proxy chooses the replica by."""
+
+_ALL_TENANTS = ((ALL_TENANTS, "1"),)
 
 
 class GenerationStream(Protocol):
@@ -119,8 +121,21 @@ class LlmBackend:
         return [list(vector.values) for vector in response.vectors], response.prompt_tokens
 
     async def list_models(self) -> tuple[ModelInfo, ...]:
-        """The served model and its adapters."""
+        """The served model and its adapters, those of every tenant."""
         response = await result(
-            self._stub.ListModels(llm_service_pb2.ListModelsRequest(), timeout=2.0)
+            self._stub.ListModels(
+                llm_service_pb2.ListModelsRequest(), timeout=2.0, metadata=_ALL_TENANTS
+            )
         )
         return tuple(convert.model_from_proto(model) for model in response.models)
+
+    async def load_adapter(self, name: str, path: str, shared: bool, timeout: float) -> ModelInfo:
+        """Loads an adapter for the current tenant, or for all."""
+        request = llm_service_pb2.LoadAdapterRequest(name=name, path=path, shared=shared)
+        response = await result(self._stub.LoadAdapter(request, timeout=timeout))
+        return convert.model_from_proto(response.model)
+
+    async def unload_adapter(self, name: str, shared: bool, timeout: float) -> None:
+        """Unloads an adapter of the current tenant, or one of all."""
+        request = llm_service_pb2.UnloadAdapterRequest(name=name, shared=shared)
+        await result(self._stub.UnloadAdapter(request, timeout=timeout))

@@ -170,6 +170,8 @@ def model_from_proto(message: llm_service_pb2.Model) -> catalog.ModelInfo:
         base_model=message.base_model,
         aliases=tuple(message.aliases),
         created_at=message.created_at_seconds,
+        tenant=message.tenant,
+        shared=message.shared,
     )
 
 

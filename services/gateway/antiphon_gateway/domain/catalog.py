@@ -22,3 +22,16 @@ class ModelInfo(Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     created_at: int = 0
     """Seconds since the epoch."""
+    tenant: str = ""
+    """Whose adapter it is."""
+    shared: bool = False
+    """Whether every tenant may use the adapter."""
+
+    @property
+    def key(self) -> tuple[str, str, bool]:
+        """What tells it from others: tenants have names of adapters of their own."""
+        return self.id, self.tenant, self.shared
+
+    def visible_to(self, tenant: str) -> bool:
+        """Whether a tenant may know of it."""
+        return not self.base_model or self.shared or self.tenant == tenant

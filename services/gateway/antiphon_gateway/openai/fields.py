@@ -114,6 +114,8 @@ TOKENIZE = _table(
     "continue_final_message",
 )
 
+LORA = _table(served="name path base_model shared")
+
 DETOKENIZE = _table(served="model tokens")
 
 FILE = _table(served="file purpose expires_after")

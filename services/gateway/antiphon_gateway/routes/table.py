@@ -11,6 +11,8 @@ from antiphon_gateway.openai import (
     completions,
     fields,
     files,
+    loras,
+    ranking,
     response_output,
     responses,
     text,
@@ -35,6 +37,7 @@ from antiphon_gateway.routes.catalog import (
 from antiphon_gateway.routes.chat import ChatCompletions
 from antiphon_gateway.routes.completions import Completions
 from antiphon_gateway.routes.files import File, FileContent, Files
+from antiphon_gateway.routes.loras import Lora, Loras
 from antiphon_gateway.routes.operations import Health, HealthReport, Readiness
 from antiphon_gateway.routes.responses import Responses
 from antiphon_gateway.routes.speech import MIME_TYPES, Speech
@@ -220,6 +223,31 @@ def _catalog() -> list[Endpoint]:
             "/v1/models/{model:path}",
             RetrieveModel(),
             get=Operation("retrieveModel", "Describes one model.", answer=(Model,), errors=OBJECT),
+        ),
+        Endpoint(
+            "/v1/loras",
+            Loras(),
+            get=Operation("listLoras", "Lists the adapters.", answer=(loras.LoraList,)),
+            post=Operation(
+                "loadLora",
+                "Loads an adapter for the caller's tenant.",
+                JsonBody(loras.LoraRequest, fields.LORA),
+                answer=(loras.Lora,),
+                errors=(*CALL, 409),
+            ),
+        ),
+        Endpoint(
+            "/v1/loras/{name}",
+            Lora(),
+            get=Operation(
+                "retrieveLora", "Describes an adapter.", answer=(loras.Lora,), errors=OBJECT
+            ),
+            delete=Operation(
+                "unloadLora",
+                "Unloads an adapter that no request uses.",
+                answer=(loras.LoraDeleted,),
+                errors=(*CALL, 409),
+            ),
         ),
     ]
 
