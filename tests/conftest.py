@@ -18,7 +18,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSuite]:
     """One suite on the default real models for the whole session."""
-    running, process = start_suite(tmp_path_factory.mktemp("suite"))
+    run_dir = tmp_path_factory.mktemp("suite")
+    adapters = run_dir / "adapters"
+    adapters.mkdir()
+    running, process = start_suite(run_dir, f'[llm]\nadapters_dir = "{adapters}"\n')
     try:
         running.wait_ready()
         yield running
