@@ -12,10 +12,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from fractions import Fraction
+from typing import Literal
 
 import msgspec
 
 from antiphon_vocoder.messages import Stop
+
+
+Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+"""How products are computed."""
 
 
 class Stage(StrEnum):
@@ -32,8 +37,7 @@ class CodecEngineConfig(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """Checkpoint directories, each as ``directory`` or ``name=directory``; the first is the
     default."""
     device: str
-    precision: str
-    """fp32, tf32, fp16 or bf16."""
+    precision: Precision
     threads: int
     """Of the host's arithmetic."""
     slots: int

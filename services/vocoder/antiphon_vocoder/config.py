@@ -9,6 +9,7 @@ from typing import Literal, Self
 from antiphon_core.config import Settings, setting
 from pydantic import model_validator
 
+from antiphon_vocoder.codec_messages import Precision
 from antiphon_vocoder.recognition.config import RecognitionSettings
 
 _SLOTS_PER_CORE = 4
@@ -63,7 +64,7 @@ class VocoderSettings(Settings):
     device: str = setting(
         "cpu", doc="where codecs run: cpu, cuda or cuda:N", pattern=r"^(cpu|cuda(:\d+)?)$"
     )
-    dtype: Literal["fp32", "tf32", "fp16", "bf16"] = setting(
+    dtype: Precision = setting(
         "fp32", doc="precision of the codecs' products; quantiser and spectra are always fp32"
     )
     memory_gib: float = setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from typing import Any
 
@@ -24,7 +25,7 @@ from antiphon_vocoder.codec_messages import (
     StepDone,
     StreamsEnded,
 )
-from fake_codec import CODEBOOKS, SIZE
+from support.fake_codec import CODEBOOKS, SIZE
 
 
 def engine_config(**fields: Any) -> CodecEngineConfig:
@@ -182,7 +183,7 @@ class Bench:
 def pieces(length: int, cuts: list[int]) -> list[tuple[int, int]]:
     """Ranges between cuts, empty ones included."""
     ends = [0, *sorted(cuts), length]
-    return list(zip(ends[:-1], ends[1:], strict=True))
+    return list(itertools.pairwise(ends))
 
 
 def random_codes(seed: int, frames: int, codebooks: int = CODEBOOKS) -> np.ndarray:

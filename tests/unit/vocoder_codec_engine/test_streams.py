@@ -9,7 +9,7 @@ import pytest
 import torch
 from antiphon_vocoder.codec_messages import Stage
 from engine_bench import Bench, pieces, random_codes
-from fake_codec import FRAME, SIZE, FakeCodec, whole
+from support.fake_codec import FRAME, SIZE, FakeCodec, whole
 
 VARIANTS = [
     pytest.param({}, id="plain"),

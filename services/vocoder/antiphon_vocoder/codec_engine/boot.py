@@ -22,6 +22,7 @@ from antiphon_vocoder.codec_messages import (
     CodecEngineReady,
     CodecInfo,
     CodecPhase,
+    Precision,
     Stage,
 )
 
@@ -30,7 +31,7 @@ _FREE_SHARE = 0.8
 _LEAST_GROWTH = 0.5
 """A rung's step is expected to take at least this share of its rows' time at the rung below."""
 
-LoadCodec = Callable[[Path, torch.device, str], Codec]
+LoadCodec = Callable[[Path, torch.device, Precision], Codec]
 """Loads a checkpoint directory on a device in a precision; ValueError or OSError if it cannot."""
 
 log = get_logger("vocoder.codec")
@@ -90,7 +91,7 @@ def boot(endpoint: Endpoint, config: CodecEngineConfig, load: LoadCodec) -> Code
 
 
 def load_codecs(
-    entries: Sequence[str], device: torch.device, precision: str, load: LoadCodec
+    entries: Sequence[str], device: torch.device, precision: Precision, load: LoadCodec
 ) -> dict[str, Codec]:
     """Loaded codecs by the name under which they are served, in the order of the setting.
 

@@ -41,6 +41,8 @@ class StepScheduler:
         self._rungs = list(rungs)
         self._costs = costs
         self._peer_wait = peer_wait
+        self._plans: dict[StepKey, list[tuple[float, int]]] = {}
+        """By key and number of hops: seconds until all are done, and rows of the first step."""
 
     def plan(
         self, streams: Iterable[HopStream], now: float
@@ -81,18 +83,17 @@ class StepScheduler:
     def rung(self, key: StepKey, count: int) -> int:
         """Rows of the step for so many hops.
 
-        The smallest rung that holds them all; but a smaller, full one where the measured times
-        say that two steps are done sooner.
+        The first step of those that by the measured times are done soonest; without measured
+        times the smallest rung that holds them all.
         """
-        above = next((rung for rung in self._rungs if rung >= count), self._rungs[-1])
-        below = max((rung for rung in self._rungs if rung <= count), default=above)
-        if below == above:
-            return above
-        rest = next(rung for rung in self._rungs if rung >= count - below)
         costs = self._costs.get(key, {})
-        if above in costs and below in costs and rest in costs:
-            return below if costs[below] + costs[rest] < costs[above] else above
-        return above
+        if any(rung not in costs for rung in self._rungs):
+            return next((rung for rung in self._rungs if rung >= count), self._rungs[-1])
+        plans = self._plans.setdefault(key, [(0.0, 0)])
+        for hops in range(len(plans), count + 1):
+            ways = ((costs[rung] + plans[max(hops - rung, 0)][0], rung) for rung in self._rungs)
+            plans.append(min(ways, key=lambda way: (way[0], -way[1])))
+        return plans[count][1]
 
 
 def _urgency(members: list[HopStream]) -> tuple[float, tuple[int, int]]:
