@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from antiphon.llm.v1.llm_service_pb2_grpc import add_LlmServiceServicer_to_server
@@ -26,7 +27,10 @@ ENGINE_MODULE = "antiphon_llm.engine"
 
 
 def engine_worker(
-    settings: LlmSettings, source: ModelSource, vocabulary: list[bytes]
+    settings: LlmSettings,
+    source: ModelSource,
+    vocabulary: list[bytes],
+    score_ids: Sequence[int] = (),
 ) -> WorkerFactory:
     """How to start the engine process of a model."""
     draft_path = None
@@ -42,7 +46,7 @@ def engine_worker(
             on_message=on_message,
             on_exit=on_exit,
             restart_limit=settings.restart_limit,
-            start_message=Boot(config, vocabulary),
+            start_message=Boot(config, vocabulary, list(score_ids)),
             stop_message=Shutdown(),
         )
 

@@ -35,6 +35,13 @@ class LlmSettings(Settings):
     reasoning_parser: str = setting(
         "", doc="format of its reasoning, or none; empty takes what the chat template tells"
     )
+    score_template: str = setting(
+        "", doc="file with a Jinja template of query and document, or qwen3-reranker; for scoring"
+    )
+    score_tokens: list[str] = setting(
+        default_factory=list,
+        doc="the model's words for no and yes: pairs are then scored by the second's probability",
+    )
     bind: str = setting("127.0.0.1:8082", doc="host:port or unix:path that serves gRPC")
     cache_dir: Path = setting(
         Path("~/.cache/antiphon"), doc="directory for assembled and downloaded models"
@@ -160,6 +167,10 @@ class LlmSettings(Settings):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         """What configuration alone can refute is refused here, before any model is touched."""
+        if len(self.score_tokens) not in (0, 2):
+            raise ValueError(
+                f"score_tokens has {len(self.score_tokens)} items, allowed are two, for no and yes"
+            )
         for name, allowed in (
             ("tool_parser", sorted(CALL_FORMATS)),
             ("reasoning_parser", [*sorted(REASONING_FORMATS), "none"]),

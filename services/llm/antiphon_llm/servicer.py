@@ -59,7 +59,7 @@ class LlmServicer(LlmServiceServicer):
             request.model,
             convert.embed_inputs(request),
             request.dimensions,
-            current().request_id,
+            convert.scope_of_call(current()),
         )
         return llm_service_pb2.EmbedResponse(
             vectors=[llm_service_pb2.EmbedVector(values=vector) for vector in vectors],
@@ -113,9 +113,19 @@ class LlmServicer(LlmServiceServicer):
 
     async def Score(
         self, request: llm_service_pb2.ScoreRequest, context: grpc.aio.ServicerContext
-    ) -> NoReturn:
-        """Needs a reranking model."""
-        raise Unimplemented("the served model does not score pairs of texts")
+    ) -> llm_service_pb2.ScoreResponse:
+        """One score per pair."""
+        scores = await self._front.score(
+            request.model,
+            [(pair.query, pair.document) for pair in request.pairs],
+            convert.scope_of_call(current()),
+        )
+        return llm_service_pb2.ScoreResponse(
+            scores=scores.values,
+            prompt_tokens=scores.prompt_tokens,
+            model=self._front.card().name,
+            method=scores.method,
+        )
 
     async def LoadAdapter(
         self, request: llm_service_pb2.LoadAdapterRequest, context: grpc.aio.ServicerContext

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from antiphon_llm.messages import Boot, FromEngine, Shutdown, ToEngine
 from antiphon_llm.servicer import OPEN_METHODS, SERVICE_NAME, LlmServicer
 from scripted_engine import Script, ScriptedEngine
 
-MakeWorker = Callable[[LlmSettings, ModelSource, list[bytes]], WorkerFactory]
+MakeWorker = Callable[[LlmSettings, ModelSource, list[bytes], Sequence[int]], WorkerFactory]
 
 
 class LlmBench:
@@ -92,9 +92,13 @@ class LlmBench:
         await self.front.close()
 
     def _worker(
-        self, settings: LlmSettings, source: ModelSource, vocabulary: list[bytes]
+        self,
+        settings: LlmSettings,
+        source: ModelSource,
+        vocabulary: list[bytes],
+        score_ids: Sequence[int],
     ) -> WorkerFactory:
-        boot = Boot(config=settings.engine_config(source.path))
+        boot = Boot(settings.engine_config(source.path), score_ids=list(score_ids))
 
         def make(on_message: Any, on_exit: Any) -> Any:
             if self.script is None:

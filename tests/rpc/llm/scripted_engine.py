@@ -236,6 +236,7 @@ def _hello(boot: Boot, script: Script) -> Hello:
         dtype="float32",
         entry_bytes=1000,
         tokenizer=script.tokenizer,
+        embedding_size=3,
     )
 
 

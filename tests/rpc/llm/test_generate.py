@@ -18,7 +18,7 @@ from antiphon_core.errors import (
 )
 from antiphon_core.lifecycle import State
 from antiphon_core.rpc.streams import messages, open_stream, read_all, result
-from antiphon_llm.messages import Cancel, Submit
+from antiphon_llm.messages import Cancel, EmbedSubmit, Submit
 from antiphon_llm.request_key import request_key
 from llm_bench import LlmBench, chat, limit, tokens
 from scripted_engine import CONTEXT, COUNT, FAIL, HOLD, REFUSE, SAY, STUCK
@@ -299,7 +299,6 @@ async def test_unknown_models_and_unserved_methods(llm: LlmBench) -> None:
     assert caught.value.reason == "MODEL_NOT_FOUND"
     assert "smollm2-135m-instruct" in caught.value.metadata["allowed"]
     for call in (
-        llm.stub.Score(llm_service_pb2.ScoreRequest()),
         llm.stub.LoadAdapter(llm_service_pb2.LoadAdapterRequest()),
     ):
         with pytest.raises(Unimplemented) as unserved:
@@ -322,6 +321,15 @@ async def test_models_and_embeddings(llm: LlmBench) -> None:
     assert [len(vector.values) for vector in answer.vectors] == [2, 2]
     assert answer.vectors[0].values == pytest.approx([0.5**0.5, 0.5**0.5])
     assert answer.prompt_tokens == 3
+
+
+async def test_a_large_request_does_not_fill_the_queue(llm: LlmBench) -> None:
+    inputs = [llm_service_pb2.EmbedInput(tokens=generate_pb2.TokenInput(ids=[n]))
+              for n in range(300)]  # fmt: skip
+    answer = await result(llm.stub.Embed(llm_service_pb2.EmbedRequest(inputs=inputs)))
+    assert len(answer.vectors) == 300
+    sent = llm.seen(EmbedSubmit)
+    assert len(sent) == 300 and all(item.deadline > 0 for item in sent)
 
 
 @pytest.mark.parametrize("kind", [COUNT, HOLD, STUCK], ids=["drawing", "queued", "prefilling"])

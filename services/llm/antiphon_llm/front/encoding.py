@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from antiphon_core.errors import InvalidArgument
 from antiphon_llm.front.conversation import Conversation
 from antiphon_llm.front.model import TextModel
 from antiphon_llm.front.output import OutputPlan, plan_output
+from antiphon_llm.front.pairs import PairPrompts
 from antiphon_llm.front.parsing.reasoning import Opening
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, PromptInput
 from antiphon_llm.front.tools import template_tools
@@ -70,6 +71,22 @@ class PromptEncoder:
                 len(prompt),
             )
         return EncodedPrompt(list(prompt))
+
+    async def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of plain texts, with the begin and end tokens that they get."""
+        encode = self._text.tokenizer.encode_all
+        return await self._compute(lambda: encode(texts), sum(map(len, texts)))
+
+    async def encode_pairs(
+        self, prompts: PairPrompts, pairs: Sequence[tuple[str, str]]
+    ) -> list[list[int]]:
+        """Ids of one prompt for each pair.
+
+        Raises:
+            InvalidArgument: TEMPLATE_ERROR.
+        """
+        size = sum(len(text) for pair in pairs for text in pair)
+        return await self._compute(lambda: [prompts.ids(*pair) for pair in pairs], size)
 
     async def plan(
         self, request: GenerationRequest, opening: Opening, *, whitespace: int

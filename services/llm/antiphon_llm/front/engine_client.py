@@ -18,16 +18,16 @@ from antiphon_core.logs import get_logger
 
 from antiphon_llm.front.control import EngineControl
 from antiphon_llm.front.door import report_door, require_open
-from antiphon_llm.front.engine_errors import error_of, worker_died
+from antiphon_llm.front.engine_errors import worker_died
 from antiphon_llm.front.engine_metrics import EngineMetrics
 from antiphon_llm.front.generation import Generation
+from antiphon_llm.front.reads import PromptReads
 from antiphon_llm.front.waiting import Waiting
 from antiphon_llm.messages import (
     BootPhase,
     Cancel,
     Done,
     Embedding,
-    EmbedSubmit,
     Fault,
     Gauges,
     Hello,
@@ -86,7 +86,7 @@ class EngineClient:
         self._sequences: dict[str, tuple[Generation, int]] = {}
         self.sequences_of: dict[Generation, list[str]] = {}
         self._waiting = Waiting()
-        self._embeddings: dict[str, asyncio.Future[list[float]]] = {}
+        self.reads = PromptReads(self._worker.send, lambda: self._worker.alive, self._require_room)
         self._serial = 0
         self._service_seconds = 1.0
         self._first_ready: asyncio.Future[Hello] | None = None
@@ -179,21 +179,6 @@ class EngineClient:
         if not any(name in self._sequences for name in names):
             del self.sequences_of[generation]
 
-    async def embed(self, prompt_ids: list[int], request_id: str) -> list[float]:
-        """The engine's embedding of one token sequence; raises AntiphonError. A cancelled caller
-        cancels it there."""
-        self._require_room(1, interactive=True)
-        self._serial += 1
-        name = f"{request_id}.{self._serial:x}.embed"
-        future: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
-        self._embeddings[name] = future
-        self._worker.send(EmbedSubmit(request_id=name, prompt_ids=prompt_ids))
-        try:
-            return await future
-        finally:
-            if self._embeddings.pop(name, None) is not None and self._worker.alive:
-                self._worker.send(Cancel(request_id=name))
-
     def _require_room(self, count: int, *, interactive: bool) -> None:
         """Bounds what may be on its way to the engine, whose own door knows the rest."""
         rows = self.hello.max_rows if self.hello is not None else 1
@@ -218,10 +203,7 @@ class EngineClient:
         for generation in generations:
             generation.fail(error)
             generation.wake()
-        for future in self._embeddings.values():
-            if not future.done():
-                future.set_exception(error)
-        self._embeddings.clear()
+        self.reads.fail_all(error)
         self.control.fail_all(error)
 
     # Messages
@@ -235,7 +217,7 @@ class EngineClient:
             self.gauges = message
             report_door(self._lifecycle, message.door)
         elif isinstance(message, Embedding):
-            self._on_embedding(message)
+            self.reads.on_answer(message)
         elif isinstance(message, Done):
             self.control.on_done(message)
         elif isinstance(message, BootPhase):
@@ -293,15 +275,6 @@ class EngineClient:
                 ends.get(name) == token,
             )
             touched[found[0]] = None
-
-    def _on_embedding(self, message: Embedding) -> None:
-        future = self._embeddings.pop(message.request_id, None)
-        if future is None or future.done():
-            return
-        if message.error_reason:
-            future.set_exception(error_of(message))
-        else:
-            future.set_result(message.vector)
 
     def _on_hello(self, hello: Hello) -> None:
         try:
@@ -382,7 +355,8 @@ class EngineClient:
                 continue
             silence = self.silence
             self._metrics.tick_age(silence)
-            if not self._sequences or silence < _STALL_DEGRADED_SECONDS:
+            idle = not self._sequences and not self.reads
+            if idle or silence < _STALL_DEGRADED_SECONDS:
                 self._lifecycle.recovered("engine")
                 continue
             self._lifecycle.degraded("engine", "the step loop does not move")

@@ -63,6 +63,8 @@ class ModelCard:
     """Whose adapter it is."""
     shared: bool = False
     """Whether every tenant may use the adapter."""
+    generates: bool = True
+    """Whether it has an output head; without one it embeds and scores."""
 
 
 @dataclass(frozen=True)

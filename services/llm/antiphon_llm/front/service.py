@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from antiphon_core.errors import (
     AntiphonError,
     FailedPrecondition,
+    InvalidArgument,
     NotFound,
     Unavailable,
 )
@@ -30,7 +31,8 @@ from antiphon_llm.front.ranges import check_ids
 from antiphon_llm.front.request_log import RequestLog
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, RequestScope
 from antiphon_llm.front.sampling_rules import resolve_sampling
-from antiphon_llm.front.vectors import shortened
+from antiphon_llm.front.scoring import scoring_of
+from antiphon_llm.front.vectors import Scores, Vectors
 from antiphon_llm.messages import Hello
 
 
@@ -41,6 +43,7 @@ class _Parts:
     text: TextModel
     encoder: PromptEncoder
     engine: EngineClient
+    vectors: Vectors
 
 
 class LlmFront:
@@ -49,7 +52,8 @@ class LlmFront:
     Args:
         settings: of the service.
         lifecycle: of this process.
-        make_worker: makes the engine's worker for a model source and the bytes of its tokens.
+        make_worker: makes the engine's worker for a model source, the bytes of its tokens, and the
+            tokens that score a prompt, if any do.
         version: release of the service.
     """
 
@@ -57,7 +61,9 @@ class LlmFront:
         self,
         settings: LlmSettings,
         lifecycle: Lifecycle,
-        make_worker: Callable[[LlmSettings, ModelSource, list[bytes]], WorkerFactory],
+        make_worker: Callable[
+            [LlmSettings, ModelSource, list[bytes], Sequence[int]], WorkerFactory
+        ],
         *,
         version: str = "",
     ) -> None:
@@ -100,8 +106,9 @@ class LlmFront:
             settings.reasoning_sampling,
         )
         vocabulary = await asyncio.to_thread(text.vocabulary)
+        scoring = scoring_of(text.tokenizer, source, settings)
         self._engine = EngineClient(
-            self._make_worker(settings, source, vocabulary),
+            self._make_worker(settings, source, vocabulary, scoring.token_ids),
             self._lifecycle,
             queue_limit=settings.resolved("queue_limit"),
             check_hello=self._check_hello,
@@ -109,7 +116,9 @@ class LlmFront:
         )
         hello = await self._engine.start()
         text.check(hello)
-        self._parts = _Parts(text, PromptEncoder(text), self._engine)
+        encoder = PromptEncoder(text)
+        vectors = Vectors(encoder, self._engine.reads, hello, scoring.prompts, settings)
+        self._parts = _Parts(text, encoder, self._engine, vectors)
         self._card = self._make_card(name, text, hello)
         for adapter, path in settings.adapters.items():
             await self.adapters.load(adapter, path, tenant="", shared=True)
@@ -179,30 +188,24 @@ class LlmFront:
         return parts.text.tokenizer.decode(ids, skip_control=False)
 
     async def embed(
-        self, model: str, inputs: Sequence[str | Sequence[int]], dimensions: int, request_id: str
+        self,
+        model: str,
+        inputs: Sequence[str | Sequence[int]],
+        dimensions: int,
+        scope: RequestScope,
     ) -> tuple[list[list[float]], int]:
-        """One unit vector per input, and the tokens of all.
-
-        Raises:
-            InvalidArgument: an input or ``dimensions`` is wrong.
-        """
+        """See ``Vectors.embed``."""
         parts = self._ready()
-        card = self._resolve(model)
-        validation.check_embedding_inputs(inputs, dimensions, card.vocabulary_size)
-        prompts = [(await parts.encoder.encode(item)).ids for item in inputs]
-        for prompt in prompts:
-            validation.check_length(len(prompt), None, card.context_limit + 1)
-        # No more at once than have rows, so that one large request does not fill the queue.
-        turns = asyncio.Semaphore(self._settings.resolved("max_rows"))
+        self._resolve(model)
+        return await parts.vectors.embed(inputs, dimensions, scope)
 
-        async def embed_one(prompt: list[int]) -> list[float]:
-            async with turns:
-                return await parts.engine.embed(prompt, request_id)
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(embed_one(prompt)) for prompt in prompts]
-        vectors = [shortened(task.result(), dimensions) for task in tasks]
-        return vectors, sum(map(len, prompts))
+    async def score(
+        self, model: str, pairs: Sequence[tuple[str, str]], scope: RequestScope
+    ) -> Scores:
+        """See ``Vectors.score``."""
+        parts = self._ready()
+        self._resolve(model)
+        return await parts.vectors.score(pairs, scope)
 
     async def stop_request(self, request_id: str) -> None:
         """Ends a live request normally, on its next token.
@@ -295,6 +298,12 @@ class LlmFront:
     async def _prepare(self, request: GenerationRequest, scope: RequestScope) -> Prepared:
         parts = self._ready()
         card = self.card(request.model, scope.tenant)
+        if not card.generates:
+            raise InvalidArgument(
+                f"{card.name} has no output head: it embeds and scores, and generates nothing",
+                reason="UNSUPPORTED_OPTION",
+                field="model",
+            )
         validation.check_request(
             request,
             vocabulary_size=card.vocabulary_size,
@@ -380,6 +389,7 @@ class LlmFront:
             fingerprint=text.fingerprint(hello),
             chat=text.template is not None,
             loaded_at=time.time(),
+            generates=hello.generates,
         )
 
 

@@ -89,6 +89,15 @@ class Tokenizer:
         (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return encoding.ids
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of many texts as ``encode`` gives them, with the tokens that stand round a text."""
+        return [item.ids for item in self._fast.encode_batch_fast(list(texts))]
+
+    def encode_pair(self, first: str, second: str) -> list[int]:
+        """Ids of two texts, joined as the model's post-processor joins a pair."""
+        (encoding,) = self._fast.encode_batch_fast([(first, second)])
+        return encoding.ids
+
     def guard(self, text: str) -> str:
         """The text with every control token broken by a guard, for use inside a template."""
         return self._control.guard(text.replace(GUARD, "\ufffd"))

@@ -82,14 +82,17 @@ def check_input(prompt: ChatInput | str | Sequence[int], *, vocabulary_size: int
 
 
 def check_embedding_inputs(
-    inputs: Sequence[str | Sequence[int]], dimensions: int, vocabulary_size: int
+    inputs: Sequence[str | Sequence[int]],
+    dimensions: int,
+    vocabulary_size: int,
+    embedding_size: int,
 ) -> None:
     """Checks an embedding request.
 
     Raises:
         InvalidArgument: naming the field and what it may hold.
     """
-    check_range("dimensions", dimensions, 0, None)
+    check_range("dimensions", dimensions, 0, embedding_size)
     check_range("inputs", len(inputs), 1, EMBED_INPUT_LIMIT)
     for place, item in enumerate(inputs):
         if not item:
@@ -100,6 +103,39 @@ def check_embedding_inputs(
             )
         if not isinstance(item, str):
             check_ids(f"inputs[{place}].tokens.ids", item, vocabulary_size)
+
+
+def check_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Checks a scoring request.
+
+    Raises:
+        InvalidArgument: naming the field and what it may hold.
+    """
+    check_range("pairs", len(pairs), 1, EMBED_INPUT_LIMIT)
+    for place, pair in enumerate(pairs):
+        for name, text in zip(("query", "document"), pair, strict=True):
+            if not text:
+                field = f"pairs[{place}].{name}"
+                raise InvalidArgument(
+                    f"{field} must not be empty", reason="EMPTY_PROMPT", field=field
+                )
+
+
+def check_read_length(tokens: int, context_limit: int, field: str) -> None:
+    """A prompt that nothing is drawn behind fits the context.
+
+    Raises:
+        InvalidArgument: EMPTY_PROMPT or CONTEXT_LENGTH_EXCEEDED with limit and observed.
+    """
+    if tokens == 0:
+        raise InvalidArgument(f"{field} has no token", reason="EMPTY_PROMPT", field=field)
+    if tokens > context_limit:
+        raise InvalidArgument(
+            f"{field} has {tokens} tokens, the context limit is {context_limit}",
+            reason="CONTEXT_LENGTH_EXCEEDED",
+            field=field,
+            metadata={"limit": str(context_limit), "observed": str(tokens)},
+        )
 
 
 def check_length(prompt_tokens: int, max_tokens: int | None, context_limit: int) -> None:

@@ -121,12 +121,16 @@ class ScorePair(_message.Message):
     def __init__(self, query: _Optional[str] = ..., document: _Optional[str] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
-    __slots__ = ("scores", "prompt_tokens")
+    __slots__ = ("scores", "prompt_tokens", "model", "method")
     SCORES_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
     scores: _containers.RepeatedScalarFieldContainer[float]
     prompt_tokens: int
-    def __init__(self, scores: _Optional[_Iterable[float]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+    model: str
+    method: str
+    def __init__(self, scores: _Optional[_Iterable[float]] = ..., prompt_tokens: _Optional[int] = ..., model: _Optional[str] = ..., method: _Optional[str] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("model", "chat", "text", "omit_special_tokens")
