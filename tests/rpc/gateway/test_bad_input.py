@@ -14,6 +14,8 @@ VALID = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/completions": {"model": "base-model", "prompt": "Hi"},
     "/v1/embeddings": {"model": "base-model", "input": "Hi"},
+    "/v1/rerank": {"query": "Hi", "documents": ["Hi", {"text": "you"}]},
+    "/v1/score": {"text_1": "Hi", "text_2": ["Hi"]},
     "/v1/audio/speech": {"input": "Hi"},
     "/tokenize": {"prompt": "Hi"},
     "/detokenize": {"tokens": [72]},
@@ -30,6 +32,8 @@ FIELDS = {
         "presence_penalty seed stop stream temperature top_p prompt_logprobs"
     ),
     "/v1/embeddings": "input model dimensions encoding_format",
+    "/v1/rerank": "query documents model top_n return_documents",
+    "/v1/score": "text_1 text_2 model",
     "/v1/audio/speech": "input model voice response_format speed stream_format sample_rate",
     "/tokenize": "prompt messages model",
     "/detokenize": "tokens model",
@@ -66,6 +70,9 @@ BODIES = [
     b'{"messages": NaN}',
     b'{"messages":[{"role":"user","content":"\xff"}]}',
     b'{"messages":[{"role":"user","content":"\\ud800"}]}',
+    b'{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":'
+    b'{"name":"f","parameters":{"\xc0\x80":1}}}]}',
+    b'{"messages":[{"role":"user","content":"x"}],"unknown":"\xff"}',
     b'{"messages":[{"role":"user","content":"x"}],"temperature":NaN}',
     b'{"messages":[{"role":"user","content":"x"}],"temperature":Infinity}',
     b'{"messages":[{"role":"user","content":"x"}],"x":' + b"[" * 100_000,

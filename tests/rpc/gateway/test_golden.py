@@ -30,6 +30,8 @@ CHAT = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
 TOOLS = [{"type": "function", "function": {"name": "look"}}]
 ASKED = {"model": "small", "input": "Hi"}
 TEXT = {"model": "base-model", "prompt": "ab"}
+EMBEDDED = {"model": "base-model", "input": ["a", "b"]}
+RANKED = {"query": "ab", "documents": ["x", {"text": "ba"}], "top_n": 1, "return_documents": True}
 
 TOOL_CALL = LlmScript(
     words=(),
@@ -84,6 +86,10 @@ CASES: dict[str, tuple[str, dict, LlmScript]] = {
         LlmScript(fail_after_words=1, failure=DEATH),
     ),
     "response_refusal": ("/v1/responses", {**ASKED, "input": [{"type": "x"}]}, LlmScript()),
+    "embedding_base64": ("/v1/embeddings", {**EMBEDDED, "encoding_format": "base64"}, LlmScript()),
+    "rerank": ("/v1/rerank", RANKED, LlmScript()),
+    "score": ("/v1/score", {"text_1": "ab", "text_2": ["a", "ab"]}, LlmScript()),
+    "score_refusal": ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a"] * 3}, LlmScript()),
 }
 
 
@@ -94,7 +100,7 @@ async def test_wire_response(bench: GatewayBench, name: str) -> None:
     response = await bench.http.post(path, json=body)
     found = response.headers
     headers = [f"{key}: {found[key]}" for key in SHOWN_HEADERS if key in found]
-    text = re.sub(r"(chatcmpl|cmpl)-[0-9a-f]{32}", r"\1-ID", response.text)
+    text = re.sub(r"(chatcmpl|cmpl|rerank|score)-[0-9a-f]{32}", r"\1-ID", response.text)
     text = re.sub(r"(resp|msg|fc|rs)_[0-9a-f]{32}", r"\1_ID", text)
     text = re.sub(r'"(created|completed)_at":\d+', r'"\1_at":TIME', text)
     text = re.sub(r'"created":\d+', '"created":TIME', text)

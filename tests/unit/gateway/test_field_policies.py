@@ -7,7 +7,16 @@ import typing
 import msgspec
 import pytest
 from antiphon_core.errors import InvalidArgument
-from antiphon_gateway.openai import audio, batches, chat, completions, fields, responses, text
+from antiphon_gateway.openai import (
+    audio,
+    batches,
+    chat,
+    completions,
+    fields,
+    ranking,
+    responses,
+    text,
+)
 from antiphon_gateway.openai.decode import apply_policies
 from openai.types import (
     batch_create_params,
@@ -64,6 +73,8 @@ ENDPOINTS = {
         batches.BatchRequest,
         batch_create_params.BatchCreateParams,
     ),
+    "rerank": (fields.RERANK, ranking.RerankRequest),
+    "score": (fields.SCORE, ranking.ScoreRequest),
     "tokenize": (fields.TOKENIZE, text.TokenizeRequest),
     "detokenize": (fields.DETOKENIZE, text.DetokenizeRequest),
 }

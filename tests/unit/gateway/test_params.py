@@ -75,6 +75,11 @@ def test_names_of_a_chat_request(field: str, param: str) -> None:
         ("input", "/v1/embeddings", "input"),
         ("config.output_format.encoding", "/v1/audio/speech", "response_format"),
         ("ids[0]", "/detokenize", "tokens[0]"),
+        ("pairs[3].document", "/v1/rerank", "documents[3]"),
+        ("pairs[3]", "/v1/rerank", "documents[3]"),
+        ("pairs[3].query", "/v1/rerank", "query"),
+        ("pairs[3].document", "/v1/score", "text_2"),
+        ("pairs[3].query", "/v1/score", "text_1"),
     ],
 )
 def test_names_of_other_requests(field: str, route: str, param: str) -> None:

@@ -28,7 +28,6 @@ from antiphon_gateway.domain.recognition import RecognitionConfig, Recognizer
 from antiphon_gateway.domain.speech import SpeechConfig, Voice
 from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.names import (
-    allowed_models,
     allowed_voices,
     may_use,
     resolve_listed_voice,
@@ -39,9 +38,7 @@ from antiphon_gateway.names import (
     served_key,
     visible_models,
 )
-from antiphon_gateway.quota.meter import current_meter
-from antiphon_gateway.quota.metering import metered, prompt_estimate, require_audio
-from antiphon_gateway.quota.usage import Used
+from antiphon_gateway.quota.metering import metered, read_metered, require_audio
 
 Client = TypeVar("Client")
 Served = TypeVar("Served", ModelInfo, Voice, Recognizer)
@@ -184,25 +181,24 @@ class LlmClient:
         dimensions: int,
         timeout: float | None,
     ) -> tuple[list[Sequence[float]], int]:
-        """Vectors in input order, and the number of prompt tokens.
-
-        Raises:
-            ResourceExhausted: a quota refuses.
-        """
+        """See ``LlmBackend.embed``; raises ResourceExhausted where a quota refuses."""
         backend = self.pool.choose(model)
-        meter = current_meter()
-        if meter is None:
-            return await backend.embed(inputs, model=model, dimensions=dimensions, timeout=timeout)
-        reservation = await meter.reserve(sum(prompt_estimate(item) for item in inputs), 0)
-        used = Used()
-        try:
-            vectors, tokens = await backend.embed(
+        async with read_metered(model, inputs) as used:
+            vectors, used.prompt_tokens = await backend.embed(
                 inputs, model=model, dimensions=dimensions, timeout=timeout
             )
-            used = Used(requests=1, prompt_tokens=tokens)
-            return vectors, tokens
-        finally:
-            reservation.settle(model, used)
+        return vectors, used.prompt_tokens
+
+    async def score(
+        self, pairs: Sequence[tuple[str, str]], *, model: str, timeout: float | None
+    ) -> tuple[list[float], int, str]:
+        """See ``LlmBackend.score``; raises ResourceExhausted where a quota refuses."""
+        backend = self.pool.choose(model)
+        async with read_metered(model, [text for pair in pairs for text in pair]) as used:
+            scores, used.prompt_tokens, method = await backend.score(
+                pairs, model=model, timeout=timeout
+            )
+        return scores, used.prompt_tokens, method
 
 
 class VocoderClient:

@@ -102,6 +102,21 @@ class LlmBackend:
         request = llm_service_pb2.DetokenizeRequest(model=model, ids=ids)
         return (await result(self._stub.Detokenize(request))).text
 
+    async def score(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        model: str = "",
+        timeout: float | None = None,
+    ) -> tuple[list[float], int, str]:
+        """Scores in the order of the (query, document) pairs, the number of prompt tokens, and
+        what the scores are."""
+        request = llm_service_pb2.ScoreRequest(model=model)
+        for query, document in pairs:
+            request.pairs.add(query=query, document=document)
+        response = await result(self._stub.Score(request, timeout=timeout))
+        return list(response.scores), response.prompt_tokens, response.method
+
     async def embed(
         self,
         inputs: Sequence[str | Sequence[int]],

@@ -14,6 +14,8 @@ GENERATING = (
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
     "/v1/responses",
 )
 """Routes whose requests the llm services hold."""

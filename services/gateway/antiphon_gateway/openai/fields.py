@@ -96,6 +96,16 @@ RESPONSE = _table(
 
 EMBEDDING = _table(served="input model dimensions encoding_format priority", inert="user")
 
+RERANK = _table(
+    served="model query documents top_n return_documents priority",
+    inert="user",
+    refused="max_tokens_per_doc max_chunks_per_doc rank_fields truncate_prompt_tokens truncation",
+)
+
+SCORE = _table(
+    served="model text_1 text_2 priority", inert="user", refused="truncate_prompt_tokens"
+)
+
 SPEECH = _table(
     served="input model voice instructions response_format speed stream_format language "
     "sample_rate",

@@ -42,6 +42,8 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^constraint\b.*", "response_format"),
         (r"^tokens\.ids", "prompt"),
         (r"^inputs", "input"),
+        (r"^pairs\[\d+\]\.query$", "query"),
+        (r"^pairs(\[\d+\])(\.document)?$", r"documents\1"),
         (r"^ids", "tokens"),
         (r"^config\.output_format\.sample_rate_hz$", "sample_rate"),
         (r"^config\.output_format\b.*", "response_format"),
@@ -68,6 +70,7 @@ _RESPONSES_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 """Applied before the others, on that route."""
 _CHAT_ROUTE = "/v1/chat/completions"
+_SCORE_ROUTE = "/v1/score"
 _CHAT_PARAMS = {"output.logprobs": "top_logprobs", "voice": "audio.voice"}
 _TEXT_PARAMS = {"/v1/audio/speech": "input"}
 _UPLOAD_ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations")
@@ -88,6 +91,8 @@ def request_param(field: str, route: str) -> str:
     """
     if field == "text":
         return _TEXT_PARAMS.get(route, "prompt")
+    if route == _SCORE_ROUTE and field.startswith("pairs"):
+        return "text_1" if field.endswith(".query") else "text_2"
     if route == _CHAT_ROUTE and field in _CHAT_PARAMS:
         return _CHAT_PARAMS[field]
     rules = (*_RESPONSES_RULES, *_RULES) if route == _RESPONSES_ROUTE else _RULES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -105,6 +106,30 @@ class MeteredGeneration:
         """Ends the generation at the service."""
         if self._stream is not None:
             self._stream.cancel()
+
+
+@asynccontextmanager
+async def read_metered(model: str, prompts: Sequence[str | Sequence[int]]) -> AsyncIterator[Used]:
+    """Reserves prompts of which no token is drawn; the block enters what they had.
+
+    Nothing is charged where the block raises.
+
+    Raises:
+        ResourceExhausted: a quota refuses.
+    """
+    used = Used(requests=1)
+    meter = current_meter()
+    if meter is None:
+        yield used
+        return
+    reservation = await meter.reserve(sum(map(prompt_estimate, prompts)), 0)
+    try:
+        yield used
+    except BaseException:
+        used = Used()
+        raise
+    finally:
+        reservation.settle(model, used)
 
 
 def prompt_estimate(source: ChatInput | str | Sequence[int]) -> int:

@@ -39,6 +39,7 @@ from antiphon_gateway.routes.completions import Completions
 from antiphon_gateway.routes.files import File, FileContent, Files
 from antiphon_gateway.routes.loras import Lora, Loras
 from antiphon_gateway.routes.operations import Health, HealthReport, Readiness
+from antiphon_gateway.routes.ranking import Rerank, Score
 from antiphon_gateway.routes.responses import Responses
 from antiphon_gateway.routes.speech import MIME_TYPES, Speech
 from antiphon_gateway.routes.stored_responses import CancelResponse, InputItems, StoredResponse
@@ -95,6 +96,28 @@ def _generation() -> list[Endpoint]:
                 "Turns texts into vectors.",
                 JsonBody(text.EmbeddingRequest, fields.EMBEDDING),
                 answer=(text.EmbeddingList,),
+                errors=CALL,
+            ),
+        ),
+        Endpoint(
+            "/v1/rerank",
+            Rerank(),
+            post=Operation(
+                "createRerank",
+                "Orders documents by their relevance to a query.",
+                JsonBody(ranking.RerankRequest, fields.RERANK),
+                answer=(ranking.Reranking,),
+                errors=CALL,
+            ),
+        ),
+        Endpoint(
+            "/v1/score",
+            Score(),
+            post=Operation(
+                "createScore",
+                "Scores pairs of texts.",
+                JsonBody(ranking.ScoreRequest, fields.SCORE),
+                answer=(ranking.ScoreList,),
                 errors=CALL,
             ),
         ),
