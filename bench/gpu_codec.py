@@ -134,7 +134,7 @@ def measure_cell(
 
         times.append(timed(hop, device, calls))
         if rows is None:
-            times.append(timed(several, device, calls // 10) / 10)
+            times.append(timed(several, device, max(calls // 10, 3)) / 10)
         del graph, state
     identity, replay, indexed = times
     return Cell(direction, batch, precision, identity, indexed, replay)

@@ -98,7 +98,7 @@ class Carry:
         """
         if not place.positions:
             return x
-        context = self.old(place)
+        context = self.old(place).to(x.dtype)
         if beginning is not None:
             assert self.fresh is not None, "the state has no mark of its beginnings"
             context = torch.where(self.fresh, beginning(x), context)
@@ -108,12 +108,14 @@ class Carry:
 
     def keep(self, place: Place, context: torch.Tensor) -> None:
         """Notes a layer's next context (B, positions, channels)."""
-        self._tails[place.begin] = context.flatten(1)
+        if place.end > place.begin:
+            self._tails[place.begin] = context.flatten(1)
 
     def commit(self) -> None:
         """Stores all contexts; each place must have been used exactly once."""
         tails = [self._tails[begin] for begin in sorted(self._tails)]
         if tails:
-            self.state.write(NAME, self.targets, torch.cat(tails, dim=1))
+            row = torch.cat(tails, dim=1)
+            self.state.write(NAME, self.targets, row.to(self._old.dtype))
         if STARTED in self.state.tensors:
             self.state.tensors[STARTED].index_fill_(0, self.targets, 1)

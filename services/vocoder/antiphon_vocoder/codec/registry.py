@@ -13,7 +13,9 @@ from antiphon_vocoder.codec.products import DTYPES, Products
 from antiphon_vocoder.codec.weights import CodecWeights
 
 MODULES = {
+    "encodec": "antiphon_vocoder.codec.encodec",
     "mimi": "antiphon_vocoder.codec.mimi",
+    "rvq_vae": "antiphon_vocoder.codec.rvq_vae",
 }
 """model_type to the module with its ``load``; imported when it is asked for."""
 

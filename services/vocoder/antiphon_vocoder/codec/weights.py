@@ -33,6 +33,16 @@ class CodecWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._checkpoint
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor whose length is the checkpoint's to say.
+
+        Raises:
+            CheckpointError: there is no tensor of this name.
+        """
+        if name not in self._checkpoint:
+            raise CheckpointError(self.path, f"has no tensor {name!r}")
+        return self._checkpoint.shape(name)
+
     def tensor(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """A tensor in fp32.
 
