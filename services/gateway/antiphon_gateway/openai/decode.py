@@ -56,6 +56,7 @@ def decode_body(
     """
     if not body:
         raise InvalidArgument("the request body is empty", reason="INVALID_JSON")
+    _check_text(body)
     check_depth(body, max_depth)
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
@@ -113,6 +114,22 @@ def apply_policies(
 def header_text(text: str) -> bytes:
     """A text as the value of a response header: printable ASCII, bounded."""
     return re.sub(r"[^\x20-\x7e]", "?", text)[:_HEADER_LENGTH].encode()
+
+
+def _check_text(body: bytes) -> None:
+    """Refuses what is no UTF-8, which the decoder does not see in values that it passes on unread.
+
+    Raises:
+        InvalidArgument: INVALID_JSON.
+    """
+    try:
+        if not body.isascii():
+            body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"the body is not valid UTF-8: {error.reason} (byte {error.start})",
+            reason="INVALID_JSON",
+        ) from None
 
 
 def check_depth(body: bytes, max_depth: int) -> None:
