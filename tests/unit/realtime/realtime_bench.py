@@ -10,6 +10,7 @@ from typing import Any
 
 from antiphon_gateway.domain.generation import Usage
 from antiphon_gateway.realtime import codec, commands, inputs, session
+from antiphon_gateway.realtime.config import SessionType
 from antiphon_gateway.realtime.errors import BackendFailure
 from antiphon_gateway.realtime.events import encode
 from antiphon_gateway.realtime.settings import RealtimeSettings
@@ -27,7 +28,12 @@ SECOND = 48_000
 class Bench:
     """A session under test. ``events`` is all that was sent; ``commands`` all that was asked."""
 
-    def __init__(self, settings: RealtimeSettings | None = None, served: Served | None = None):
+    def __init__(
+        self,
+        settings: RealtimeSettings | None = None,
+        served: Served | None = None,
+        kind: SessionType = "realtime",
+    ):
         self.now = 100.0
         self.events: list[dict[str, Any]] = []
         self.commands: list[commands.Command] = []
@@ -35,7 +41,8 @@ class Bench:
         self.utterance = -1
         self.state = session.new_state(
             token="t" * 8,
-            model="small",
+            model="small" if kind == "realtime" else "",
+            kind=kind,
             settings=settings or RealtimeSettings(instructions="Be brief."),
             served=served or Served(),
             wall_seconds=1_800_000_000,
@@ -67,7 +74,8 @@ class Bench:
 
     def update(self, **change: Any) -> list[dict[str, Any]]:
         """session.update."""
-        return self.client("session.update", session={"type": "realtime", **change})
+        kind = self.state.config.type
+        return self.client("session.update", session={"type": kind, **change})
 
     def append(self, seconds: float) -> list[dict[str, Any]]:
         """Appends silence."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 
 import pytest
-from antiphon_gateway.realtime import commands, events, inputs
+from antiphon_gateway.realtime import commands, events, inputs, session
 from antiphon_gateway.realtime.conversation import MAX_ITEMS, MAX_KEPT_AUDIO_BYTES
 from antiphon_gateway.realtime.items import InputText, MessageItem
 from realtime_bench import SECOND, Bench, kinds, message_texts
@@ -189,7 +190,10 @@ def test_a_reply_that_nobody_heard_leaves_the_history(bench: Bench) -> None:
 def test_items_are_bounded(bench: Bench) -> None:
     for index in range(MAX_ITEMS + 2):
         item = MessageItem(id=f"i{index}", role="user", content=[InputText("x")])
-        bench.feed(events.CreateItem(item=item))
+        made = session.step(bench.state, events.CreateItem(item=item), bench.now)
+        for command in made:
+            assert isinstance(command, commands.Send)
+            bench.oracle.observe(json.loads(events.encode(command.event)))
     sent = create(bench, message("x", id="last"))
     assert kinds(sent)[-1] == "conversation.item.deleted"
     assert order(bench)[0] == "i3" and len(order(bench)) == MAX_ITEMS

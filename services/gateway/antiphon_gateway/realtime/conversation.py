@@ -58,6 +58,8 @@ class Conversation:
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._order: list[str] = []
+        self._with_audio: dict[str, Entry] = {}
+        """Entries that keep audio, the one whose audio began first at the front."""
         self.kept_audio_bytes = 0
 
     def __len__(self) -> int:
@@ -121,8 +123,8 @@ class Conversation:
             )
         self._order.insert(position, entry.id)
         self._entries[entry.id] = entry
-        self.kept_audio_bytes += len(entry.audio)
-        self.bound_audio()
+        if entry.audio:
+            self._count_audio(entry, len(entry.audio))
         return self._order[position - 1] if position else None
 
     def remove(self, item_id: str) -> Entry | None:
@@ -130,6 +132,7 @@ class Conversation:
         entry = self._entries.pop(item_id, None)
         if entry is not None:
             self._order.remove(item_id)
+            self._with_audio.pop(item_id, None)
             self.kept_audio_bytes -= len(entry.audio)
         return entry
 
@@ -137,8 +140,7 @@ class Conversation:
         """Keeps more audio of an entry, for retrieval."""
         entry.audio += data
         if entry.id in self._entries:
-            self.kept_audio_bytes += len(data)
-            self.bound_audio()
+            self._count_audio(entry, len(data))
 
     def cut_audio(self, entry: Entry, length: int) -> None:
         """Drops kept audio past a length in bytes."""
@@ -148,15 +150,14 @@ class Conversation:
             if entry.id in self._entries:
                 self.kept_audio_bytes -= excess
 
-    def bound_audio(self) -> None:
-        """Drops the oldest kept audio while it exceeds the bound."""
-        if self.kept_audio_bytes <= MAX_KEPT_AUDIO_BYTES:
-            return
-        for entry in self:
-            self.kept_audio_bytes -= len(entry.audio)
-            entry.audio = bytearray()
-            if self.kept_audio_bytes <= MAX_KEPT_AUDIO_BYTES:
-                return
+    def _count_audio(self, entry: Entry, added: int) -> None:
+        """Counts new audio, and drops the oldest while there is too much."""
+        self._with_audio.setdefault(entry.id, entry)
+        self.kept_audio_bytes += added
+        while self.kept_audio_bytes > MAX_KEPT_AUDIO_BYTES and self._with_audio:
+            oldest = self._with_audio.pop(next(iter(self._with_audio)))
+            self.kept_audio_bytes -= len(oldest.audio)
+            oldest.audio = bytearray()
 
     def has_call(self, call_id: str) -> bool:
         """Whether a function call with this id is in the conversation."""

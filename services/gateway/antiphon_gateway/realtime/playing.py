@@ -10,6 +10,8 @@ from antiphon_gateway.realtime.playback import Playback
 from antiphon_gateway.realtime.prompting import CONVERSATION_LANE
 from antiphon_gateway.realtime.state import ActiveResponse, SessionState
 
+ROUNDING_SECONDS = 1e-6
+
 
 def audio_sent(state: SessionState, report: inputs.AudioSent) -> None:
     """Counts audio that has left for the client."""
@@ -18,7 +20,8 @@ def audio_sent(state: SessionState, report: inputs.AudioSent) -> None:
         return
     playback = entry.playback
     seconds = report.sample_count / playback.sample_rate
-    state.unsent_seconds = max(0.0, state.unsent_seconds - seconds)
+    left = state.unsent_seconds - seconds
+    state.unsent_seconds = left if left > ROUNDING_SECONDS else 0.0
     state.play_end = playback.sent(report.sample_count, state.now, state.play_end)
     if not state.playing or state.playing[-1] is not entry:
         state.playing = [item for item in state.playing if _plays(item.playback, state.now)]
