@@ -5,7 +5,7 @@ MEMBERS := protos libs/core libs/nn libs/cli kernels services/llm services/vocod
 EDITABLE := $(foreach member,$(MEMBERS),-e ./$(member))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bars-sampling bench-llm bench-kernels-cpu bench-llm-cpu bench-gateway soak-engine clean
+.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bars-sampling bars-rest bench-llm bench-kernels-cpu bench-llm-cpu bench-gateway soak-engine clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -59,8 +59,11 @@ bench-kernels-cpu: setup-dev ## CPU kernels against torch
 bench-llm-cpu: setup-dev ## the engine on CPU against llama.cpp (PEER_PYTHON: a Python that has llama-cpp-python)
 	$(BIN)/python -m bench.llm_cpu $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON))
 
-bench-gateway: setup-dev ## the gateway alone over fake backends: added latency, chunks a second
-	$(BIN)/python -m bench.gateway_rest
+bench-gateway: setup-dev ## the gateway's speed over fake backends (LITELLM_PYTHON, VLLM_PYTHON: peers)
+	$(BIN)/python -m bench.rest_bars --speed --litellm-python "$(LITELLM_PYTHON)" --vllm-python "$(VLLM_PYTHON)"
+
+bars-rest: setup-dev ## the REST side's claims, one BAR line each (LITELLM_PYTHON, VLLM_PYTHON: peers)
+	$(BIN)/python -m bench.rest_bars --litellm-python "$(LITELLM_PYTHON)" --vllm-python "$(VLLM_PYTHON)"
 
 clean: ## remove the virtual environment and generated files
 	rm -rf .venv artifacts run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import httpx
@@ -57,7 +57,7 @@ def replica_of(response: httpx.Response) -> str:
 
 
 async def test_repeats_of_a_long_prompt_go_to_one_replica(
-    made: Stack, http: httpx.AsyncClient
+    made: Stack, http: httpx.AsyncClient, record_property: Callable[[str, object], None]
 ) -> None:
     prompts = [f"{number} " + "context " * 400 for number in range(12)]
     found: dict[str, Counter[str]] = {prompt: Counter() for prompt in prompts}
@@ -66,6 +66,7 @@ async def test_repeats_of_a_long_prompt_go_to_one_replica(
             answer = await made.chat(http, prompt + f" turn {turn}")
             found[prompt][replica_of(answer)] += 1
     kept = sum(counts.most_common(1)[0][1] for counts in found.values())
+    record_property("affinity_share", kept / 120)
     assert kept >= 0.95 * 120, found
     owners = Counter(counts.most_common(1)[0][0] for counts in found.values())
     assert set(owners) == {"a", "b"}, "one replica owns every prompt"
