@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 
 from antiphon.llm.v1.llm_service_pb2_grpc import add_LlmServiceServicer_to_server
 from antiphon_core.ipc.worker import WorkerProcess
@@ -21,7 +22,7 @@ from bench.paced_engine import ROWS
 
 
 def paced_worker(
-    settings: LlmSettings, source: ModelSource, vocabulary: list[bytes]
+    settings: LlmSettings, source: ModelSource, vocabulary: list[bytes], scoring: Sequence[int]
 ) -> WorkerFactory:
     """How to start the paced engine's process."""
 
