@@ -170,15 +170,3 @@ def test_a_prompt_beyond_the_context_states_limit_and_length(client: openai.Open
 def test_an_empty_prompt_is_refused(client: openai.OpenAI):
     with pytest.raises(openai.BadRequestError):
         client.completions.create(model=MODEL, prompt="", max_tokens=4)
-
-
-def test_embeddings_answer_or_say_that_they_do_not(client: openai.OpenAI):
-    try:
-        answer = client.embeddings.create(model=MODEL, input=["hello", "goodbye"])
-    except openai.APIStatusError as error:
-        assert error.status_code in (400, 501)
-        assert "embed" in error.message.lower()
-    else:
-        assert len(answer.data) == 2
-        norm = math.sqrt(sum(value * value for value in answer.data[0].embedding))
-        assert norm == pytest.approx(1.0, abs=1e-3)
