@@ -190,10 +190,10 @@ async def serving(codec: FakeCodec | None = None, **settings: Any) -> AsyncItera
     )
     lifecycle.booting("test")
     port = await server.start()
-    await runtime.start()
-    lifecycle.ready()
     channel = open_channel(f"127.0.0.1:{port}")
     try:
+        await runtime.start()
+        lifecycle.ready()
         yield CodecBench(runtime, VocoderServiceStub(channel))
     finally:
         await channel.close()
