@@ -59,7 +59,15 @@ _TRANSCRIPT = Operation(
 
 def rest_routes() -> list[Endpoint]:
     """Every REST route, the busiest first."""
-    return [*_generation(), *_responses(), *_audio(), *_catalog(), *_stored(), *_probes()]
+    return [
+        *_generation(),
+        *_reading(),
+        *_responses(),
+        *_audio(),
+        *_catalog(),
+        *_stored(),
+        *_probes(),
+    ]
 
 
 def _generation() -> list[Endpoint]:
@@ -88,6 +96,12 @@ def _generation() -> list[Endpoint]:
                 errors=CALL,
             ),
         ),
+    ]
+
+
+def _reading() -> list[Endpoint]:
+    """What is read off prompts, without drawing."""
+    return [
         Endpoint(
             "/v1/embeddings",
             Embeddings(),
