@@ -21,7 +21,7 @@ from antiphon.vocoder.v1 import (
 from antiphon.vocoder.v1 import vocoder_service_pb2 as voc
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.node import NodeAdminServicer
-from antiphon_core.node_types import ServerInfo
+from antiphon_core.node_types import NodeMeasures, ServerInfo
 from antiphon_core.rpc.server import RpcServer
 
 SAMPLES_A_CHARACTER = 1200
@@ -39,6 +39,7 @@ class Script:
     word_delay: float = 0.0
     finish: str = "FINISH_REASON_STOP"
     llm_failure: Exception | None = None
+    prompt_tokens: int = 11
     tool_pieces: tuple[gen.ToolCallDelta, ...] = ()
     voice_failure: Exception | None = None
     audio_bytes_a_piece: int | None = None
@@ -77,7 +78,9 @@ class ScriptedLlm(llm_service_pb2_grpc.LlmServiceServicer):
         self.running.llm += 1
         self.running.prompts.append(request)
         try:
-            yield gen.GenerateResponse(accepted=gen.GenerateAccepted(prompt_tokens=11))
+            yield gen.GenerateResponse(
+                accepted=gen.GenerateAccepted(prompt_tokens=self.script.prompt_tokens)
+            )
             count = 0
             for piece in self.script.tool_pieces:
                 delta = gen.GenerateDelta(tool_calls=[piece], token_count=1)
@@ -195,6 +198,8 @@ class ScriptedRecognizer(recognition_service_pb2_grpc.RecognitionServiceServicer
                         raise self.script.recognizer_failure
                     for event in ear.hear(request.audio):
                         yield event
+                        if event.HasField("speech_started") and ear.partials:
+                            yield self._partial(event.speech_started.utterance)
                         if event.HasField("speech_stopped"):
                             yield await self._final(event.speech_stopped.utterance, "")
                 elif kind == "flush":
@@ -202,6 +207,13 @@ class ScriptedRecognizer(recognition_service_pb2_grpc.RecognitionServiceServicer
             yield rec.StreamingRecognizeResponse(finished=rec.RecognitionFinished())
         finally:
             self.running.recognizer -= 1
+
+    def _partial(self, utterance: int) -> rec.StreamingRecognizeResponse:
+        stable = self.script.transcript.split()[0]
+        partial = rec.PartialTranscript(
+            utterance=utterance, text=stable + " maybe", stable_characters=len(stable)
+        )
+        return rec.StreamingRecognizeResponse(partial=partial)
 
     async def _final(self, utterance: int, tag: str) -> rec.StreamingRecognizeResponse:
         if self.script.transcript_delay:
@@ -227,6 +239,7 @@ class _Ear:
 
     def __init__(self) -> None:
         self._rest = b""
+        self.partials = False
         self._steps = 0
         self._quiet = 0
         self._speaking = False
@@ -238,6 +251,7 @@ class _Ear:
     def configure(self, config: rec.RecognitionConfig) -> None:
         width = 2 if config.format.encoding == audio_pb2.AUDIO_ENCODING_PCM16 else 1
         self._step_bytes = config.format.sample_rate_hz // 100 * width
+        self.partials = config.partials
         self.tune(config.turn_detection)
 
     def tune(self, detection: rec.TurnDetection) -> None:
@@ -283,12 +297,16 @@ class ScriptedBackends:
     def __init__(self) -> None:
         self.script = Script()
         self.running = Running()
+        self.measures = NodeMeasures()
+        """What the server says about its slots."""
         self._lifecycle = Lifecycle(boot_id="fake")
         self._server: RpcServer | None = None
 
     async def start(self) -> str:
         """Serves; returns the target."""
-        node = NodeAdminServicer(self._lifecycle, lambda: ServerInfo("fake", "0"))
+        node = NodeAdminServicer(
+            self._lifecycle, lambda: ServerInfo("fake", "0"), lambda: self.measures
+        )
         server = RpcServer(service="fake", bind="127.0.0.1:0", lifecycle=self._lifecycle, node=node)
         server.add(
             llm_service_pb2_grpc.add_LlmServiceServicer_to_server,
