@@ -123,7 +123,8 @@ class MultiplexedGeneration:
             self._waiter = self._loop.create_future()
             await self._waiter
         event = self._inbox.popleft()
-        self._bytes -= _size(event)
+        # Mostly the only one: its size need not be asked for.
+        self._bytes = self._bytes - _size(event) if self._inbox else 0
         return event
 
     def cancel(self) -> None:
@@ -140,7 +141,9 @@ class MultiplexedGeneration:
             last.token_count += token_count
             self._grow(len(text))
         else:
-            self.add(Delta(choice, text, token_count=token_count))
+            self._inbox.append(Delta(choice, text, token_count=token_count))
+            self._grow(_EVENT_BYTES + len(text))
+            self._wake()
 
     def add(self, event: GenerateEvent) -> None:
         """Appends an event."""
