@@ -84,6 +84,7 @@ class DeviceBank:
     Attributes:
         a: (slots, parts, rank, depth).
         b: (slots, rank, outputs of all parts).
+        ranks: int32 (slots), each adapter's own.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class DeviceBank:
         kind = {"dtype": dtype, "device": device}
         self.a = torch.zeros((slots, len(self.sizes), rank, depth), **kind)
         self.b = torch.zeros((slots, rank, sum(self.sizes)), **kind)
+        self.ranks = torch.zeros(slots, dtype=torch.int32, device=device)
 
     @property
     def nbytes(self) -> int:
@@ -126,11 +128,14 @@ class DeviceBank:
                 self.a[slot, place, :rank].copy_(part.a)
                 self.b[slot, :rank, begin : begin + size].copy_(part.b)
             begin += size
+        held = [part.a.shape[0] for part in parts if part is not None]
+        self.ranks[slot].fill_(max(held, default=0))
 
     def clear(self, slot: int) -> None:
         """Empties a slot."""
         self.a[slot].zero_()
         self.b[slot].zero_()
+        self.ranks[slot].zero_()
 
     def parts(self, slot: int) -> tuple[LowRank | None, ...]:
         """What lies in a slot, padding included."""
