@@ -80,9 +80,9 @@ class VocoderSettings(Settings):
         (1, 4, 16, 64, 256), doc="rows that a codec step may have, ascending", min_length=1
     )
     decode_ramp: tuple[int, ...] = setting(
-        (1, 2, 4),
-        doc="first hops of decoded codes in units of 80 ms; the last repeats. A producer that is "
-        "not faster than real time needs 1",
+        (1, 2, 2, 4),
+        doc="first hops of decoded codes in units of 80 ms; the last repeats. Codes at 1.5 times "
+        "real time leave 73 ms of slack in it; a producer that is no faster than real time needs 1",
         min_length=1,
     )
     encode_ramp: tuple[int, ...] = setting(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from antiphon_vocoder.codec_engine.boot import hop_plans
-from antiphon_vocoder.codec_engine.device import HostStepDevice
+from antiphon_vocoder.codec_engine.device import HostStepDevice, StepDevice
 from antiphon_vocoder.codec_engine.loop import CodecLoop
 from antiphon_vocoder.codec_engine.runner import CodecRunner
 from antiphon_vocoder.codec_engine.scheduler import StepScheduler
@@ -72,15 +72,17 @@ class Bench:
         slots: int = 8,
         rungs: tuple[int, ...] = (1, 4, 16, 64),
         costs: Any = None,
+        device: StepDevice | None = None,
+        record: bool = True,
         **config: Any,
     ) -> None:
         self.clock = Clock()
         self.codec = codec
         settings = engine_config(rungs=list(rungs), **config)
         plans = hop_plans(codec, settings)
-        device = HostStepDevice(0)
+        device = device or HostStepDevice(0)
         self.runner = CodecRunner("fake", codec, device, slots=slots, plans=plans)
-        for rung in rungs:
+        for rung in rungs if record else ():
             self.runner.bind(rung, timed=False)
         self.samples: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
         self.codes: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)

@@ -35,9 +35,12 @@ def serve(endpoint: Endpoint) -> None:
     if not isinstance(first, CodecEngineConfig):
         raise TypeError(f"the first message must be CodecEngineConfig, got {type(first).__name__}")
     endpoint.send(CodecPhase("import"))
-    from antiphon_vocoder.codec.registry import load
-    from antiphon_vocoder.codec_engine.boot import boot
-
+    try:
+        from antiphon_vocoder.codec.registry import load
+        from antiphon_vocoder.codec_engine.boot import boot
+    except ImportError as error:
+        endpoint.send(CodecEngineFailed(f"{error}; install antiphon-vocoder[codecs]"))
+        return
     try:
         loop = boot(endpoint, first, load)
     except (ValueError, OSError) as error:
