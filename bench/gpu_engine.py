@@ -117,6 +117,8 @@ class Bench:
             RandomCheckpoint(self.shape, on, dtype), device=on, dtype=dtype,
             fixed_tokens=rows * (1 + options.draft_depth),
         )  # fmt: skip
+        if options.adapter_slots:
+            self.model.serve_adapters(options.adapter_slots, options.adapter_rank)
         for projection in self.model.projections:
             if isinstance(projection, DenseLinear):
                 projection.folded_rows = min(projection.folded_rows, options.fold_rows)
@@ -138,6 +140,7 @@ class Bench:
                 overlap_depth=options.overlap_depth,
                 graphs=not options.no_graphs,
                 draft_depth=options.draft_depth,
+                adapter_slots=options.adapter_slots,
             ),
         )
         started = time.perf_counter()
@@ -381,6 +384,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--bars", action="store_true", help="judge against bars.toml")
     parser.add_argument("--json", type=Path, help="write the raw figures here")
     parser.add_argument("--draft-depth", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--adapter-slots", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--adapter-rank", type=int, default=16, help=argparse.SUPPRESS)
     parser.add_argument("--device", default="cuda", help=argparse.SUPPRESS)
     parser.add_argument("--dtype", default="bfloat16", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import gpu_engine, gpu_speculation
+from bench import gpu_adapters, gpu_engine, gpu_speculation
 from bench.random_qwen3 import QWEN3_0_6B, QWEN3_8B, Qwen3Shape
 
 TINY = Qwen3Shape("tiny", 64, 96, 2, 4, 2, tied=True, head_dim=16, vocabulary=300)
@@ -111,3 +111,16 @@ def test_shapes_have_the_published_sizes() -> None:
                 elements *= extent
             count += elements
         assert count / 1e9 == pytest.approx(billions, abs=0.005)
+
+
+def test_the_cost_of_adapters_is_measured_beside_the_same_rows_without(small: None) -> None:
+    options = gpu_adapters.parse(
+        ["--model", "0.6b", "--rows", "3", "--step-tokens", "64", "--device", "cpu"]
+    )
+    raw = gpu_adapters.measure(options)
+    assert [cell["mix"] for cell in raw["cells"]] == list(gpu_adapters.MIXES)
+    assert raw["cells"][0]["ratio"] == 1.0
+    assert all(cell["tpot"] > 0 and cell["replay"] > 0 for cell in raw["cells"])
+    assert [cell["matrices"] > 0 for cell in raw["cells"]] == [False, True, True, True]
+    counters = raw["counters"]["0.6b all"]
+    assert counters["graph: replay"] > 0 and "graph: eager, unexpected" not in counters

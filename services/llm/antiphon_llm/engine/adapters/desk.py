@@ -153,20 +153,21 @@ class AdapterDesk:
 
     def _install(self, item: _Reading) -> None:
         message, owner = item.message, _owner(item.message)
+        adapter: Adapter | None = None
         try:
             weights = item.weights.result()
             adapter = self._registry.add(owner, message.name, weights.nbytes)
-        except AdapterRefused as refused:
+            self._model.install(adapter.slot, weights.layers)
+        except Exception as error:
             self._registry.forgo(owner, message.name)
-            self._refuse(message.request_id, refused)
+            if adapter is not None:
+                self._registry.drop(adapter)
+                self._registry.vacate(adapter)
+            if not isinstance(error, AdapterRefused):
+                _log.exception("adapter_failed", adapter=message.name)
+                error = AdapterRefused(f"{type(error).__name__}: {error}", "INTERNAL")
+            self._refuse(message.request_id, error)
             return
-        except Exception as defect:
-            _log.exception("adapter_failed", adapter=message.name)
-            self._registry.forgo(owner, message.name)
-            failed = AdapterRefused(f"{type(defect).__name__}: {defect}", "INTERNAL")
-            self._refuse(message.request_id, failed)
-            return
-        self._model.install(adapter.slot, weights.layers)
         self._loads += 1
         _log.info(
             "adapter_loaded",

@@ -8,6 +8,7 @@ import torch
 from antiphon_core.logs import get_logger
 from antiphon_nn.checkpoint import Checkpoint
 
+from antiphon_llm.engine.adapters.build import serve_adapters
 from antiphon_llm.engine.built import BuiltEngine, Phase, size_of_pool
 from antiphon_llm.engine.runner import layer_caches
 from antiphon_llm.kvcache.allocator import EntryAllocator
@@ -54,6 +55,7 @@ def build(
             dtype=DTYPES[config.dtype],
             fixed_tokens=config.max_rows * (1 + config.draft_depth),
         )
+        serve_adapters(config, model)
         drafting = load_drafting(config, checkpoint, model)
         device.synchronize()
     fields = [*model.kv_fields(config.entry_tokens), *drafting.fields]
@@ -135,6 +137,7 @@ def _options(config: EngineConfig, model: Decoder) -> tuple[RunnerOptions, dict[
         prefill_graphs=ability.prefill,
         graph_rows_max=config.graph_rows_max,
         draft_depth=config.draft_depth,
+        adapter_slots=config.adapter_slots if config.adapters_dir else 0,
     )
     kept_back = {
         f"{step} graphs: {name} cannot be recorded": 1

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from antiphon_llm.engine.runner import LayerCache
+from antiphon_llm.models.adapters import AdaptedTokens
 from antiphon_llm.models.block import AttentionMeta, WantedRows
 
 from .observation import TappedModel
@@ -40,6 +41,7 @@ class DeviceModel(TappedModel, Protocol):
         views: Sequence[LayerCache],
         drawn: torch.Tensor | None = None,
         wanted: WantedRows | None = None,
+        adapted: AdaptedTokens | None = None,
     ) -> torch.Tensor:
         """Final hidden states (N, H), or those (R, H) of the wanted tokens alone; ids
         ``-1 - r`` stand for ``drawn[r]``."""
@@ -73,5 +75,7 @@ class RunnerOptions:
     """0 is max_rows."""
     draft_depth: int = 0
     """Most drafts of a row and step."""
+    adapter_slots: int = 0
+    """Adapters that may be loaded; 0 where none are served."""
     debug: bool = False
     """Checks before each replay that nothing a recording reads has moved."""

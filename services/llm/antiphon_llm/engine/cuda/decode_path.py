@@ -11,6 +11,7 @@ import torch
 from antiphon_llm.engine.plan import PlannedRow
 from antiphon_llm.engine.uploads import UploadGroup
 from antiphon_llm.kvcache.block_table import BlockTables
+from antiphon_llm.models.adapters import AdaptedTokens
 
 from .graphs import DecodeShape
 from .tables import DeviceTables
@@ -38,6 +39,8 @@ class DecodeMeta:
     """int32 (B, places), gathered by the step itself."""
     write_slot: torch.Tensor
     """int64 (B W); slot 0, of the null entry, in padding."""
+    adapted: AdaptedTokens | None
+    """The tokens' adapters; None where all are the model's own."""
     block_tokens: int
     max_context: int
     """Bound of any context that the tables can hold, so that a recording serves all."""
@@ -49,11 +52,15 @@ class DecodeMeta:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Everything on the device that a recording of these rows reads."""
-        return {
+        found = {
             name: value
             for name in self.__slots__
             if isinstance(value := getattr(self, name), torch.Tensor)
         }
+        if self.adapted is not None and self.adapted.active is not None:
+            found["adapter_slots"] = self.adapted.slots
+            found["active_adapters"] = self.adapted.active
+        return found
 
 
 class DecodePath:
@@ -71,6 +78,7 @@ class DecodePath:
         *,
         device: torch.device,
         max_width: int = 1,
+        adapters: int = 0,
     ) -> None:
         max_rows, places = tables.table.shape
         tokens = max_rows * max_width
@@ -84,6 +92,8 @@ class DecodePath:
         self._context_len = torch.ones(max_rows, **ints)
         self._table_row = torch.full((max_rows,), self._null_row, **longs)
         self._write_slot = torch.zeros(tokens, **longs)
+        self._adapter_slots = torch.zeros(tokens if adapters else 0, **ints)
+        self._active_adapters = torch.zeros(adapters, **ints)
         self._query_start = [
             torch.arange(0, tokens + 1, width, **ints)[: max_rows + 1]
             for width in range(1, max_width + 1)
@@ -94,13 +104,17 @@ class DecodePath:
     @property
     def targets(self) -> dict[str, torch.Tensor]:
         """Members of the group that carries decode metadata."""
-        return {
+        targets = {
             "input_ids": self._input_ids,
             "positions": self._positions,
             "context_len": self._context_len,
             "table_row": self._table_row,
             "write_slot": self._write_slot,
         }
+        if len(self._active_adapters):
+            targets["adapter_slots"] = self._adapter_slots
+            targets["active_adapters"] = self._active_adapters
+        return targets
 
     def views(self, shape: DecodeShape) -> DecodeMeta:
         """The metadata of a shape; always the same tensors."""
@@ -115,6 +129,11 @@ class DecodePath:
                 context_len=self._context_len[:rows],
                 block_table=self._block_table[:rows],
                 write_slot=self._write_slot[:tokens],
+                adapted=AdaptedTokens(
+                    self._adapter_slots[:tokens], self._active_adapters[: shape.adapters]
+                )
+                if shape.adapters
+                else None,
                 block_tokens=self._tables.entry_tokens,
                 max_context=self.max_context,
             )
@@ -128,7 +147,7 @@ class DecodePath:
         Eager steps pass just the live rows' shape, replays the recorded one, recordings no live
         row. Rows may be wider than their drafts need. Padding reads and writes the null entry.
         """
-        count, (rows, width) = len(live), shape
+        count, rows, width = len(live), shape.rows, shape.width
         if count > rows:
             raise ValueError(f"{count} live rows in a decode step of {rows}")
         input_ids = uploads.take("input_ids", shape.tokens).reshape(rows, width)
@@ -153,12 +172,37 @@ class DecodePath:
             write_slot[:count, :planned] = self._tables.slots_at(
                 np.repeat(owners, planned), spans[:, :planned].ravel()
             ).reshape(count, planned)
+        if shape.adapters:
+            stage_adapters(live, [width] * count, shape.tokens, shape.adapters, uploads)
         input_ids[count:] = 0
         positions[count:] = 0
         context_len[count:] = width
         table_row[count:] = self._null_row
         write_slot[count:] = 0
         return self.views(shape)
+
+
+def active_adapters(rows: Sequence[PlannedRow]) -> list[int]:
+    """The slots of the adapters that rows go through, each once."""
+    return sorted({row.request.adapter_slot for row in rows} - {0})
+
+
+def stage_adapters(
+    rows: Sequence[PlannedRow],
+    counts: Sequence[int],
+    tokens: int,
+    active: int,
+    uploads: UploadGroup,
+) -> None:
+    """Stages each token's adapter, ``counts`` tokens a row, then padding; and the active ones."""
+    slots = uploads.take("adapter_slots", tokens)
+    named = np.repeat([row.request.adapter_slot for row in rows], counts)
+    slots[: len(named)] = named
+    slots[len(named) :] = 0
+    listed = active_adapters(rows)
+    target = uploads.take("active_adapters", active)
+    target[: len(listed)] = listed
+    target[len(listed) :] = 0
 
 
 def _fed(row: PlannedRow) -> int:

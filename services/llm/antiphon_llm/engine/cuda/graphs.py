@@ -29,6 +29,8 @@ class DecodeShape(NamedTuple):
     rows: int
     width: int = 1
     """Tokens of each row: its last one and its drafts."""
+    adapters: int = 0
+    """Adapters that its rows may name; 0 where all are the model's own."""
 
     @property
     def tokens(self) -> int:
@@ -36,7 +38,8 @@ class DecodeShape(NamedTuple):
         return self.rows * self.width
 
     def __str__(self) -> str:
-        return f"{self.rows} rows" if self.width == 1 else f"{self.rows} rows of {self.width}"
+        rows = f"{self.rows} rows" if self.width == 1 else f"{self.rows} rows of {self.width}"
+        return f"{rows} with {self.adapters} adapters" if self.adapters else rows
 
 
 def ladder(largest: int) -> list[int]:
@@ -52,8 +55,16 @@ def ladder(largest: int) -> list[int]:
     return sorted({rung for rung in rungs if rung <= largest})
 
 
+def adapter_buckets(slots: int) -> list[int]:
+    """Counts of active adapters that are recorded: 0, and powers of two up to all slots."""
+    buckets = [0]
+    while buckets[-1] < slots:
+        buckets.append(max(1, 2 * buckets[-1]))
+    return buckets
+
+
 class DecodeGraphs:
-    """Recorded decode steps by row count and width.
+    """Recorded decode steps by row count, width and number of active adapters.
 
     Attributes:
         replays, pad_rows: steps that a graph ran, and the padding rows in them.
@@ -62,6 +73,7 @@ class DecodeGraphs:
 
     Args:
         widths: of the rows that are recorded; narrower rows are padded to the next one.
+        adapter_slots: adapters that may be loaded; 0 where none are served.
     """
 
     def __init__(
@@ -72,9 +84,11 @@ class DecodeGraphs:
         enabled: bool,
         debug: bool,
         widths: Sequence[int] = (1,),
+        adapter_slots: int = 0,
     ) -> None:
         self._rungs = ladder(rows_max) if enabled else []
         self._widths = sorted(set(widths))
+        self._buckets = adapter_buckets(adapter_slots)
         self._place: list[int] = _places(self._rungs)
         self.recordings: Recordings[DecodeShape] = Recordings(device, debug=debug)
         self.replays = self.pad_rows = 0
@@ -93,21 +107,28 @@ class DecodeGraphs:
         tensors: Callable[[DecodeShape], Mapping[str, torch.Tensor]],
     ) -> None:
         """Records ``work(shape)`` for every rung, the largest first."""
-        shapes = [DecodeShape(rows, width) for rows in self._rungs for width in self._widths]
-        shapes.sort(key=lambda shape: (shape.tokens, shape.width), reverse=True)
+        shapes = [
+            DecodeShape(rows, width, adapters)
+            for rows in self._rungs
+            for width in self._widths
+            for adapters in self._buckets
+        ]
+        shapes.sort(key=lambda shape: (shape.tokens, shape.width, shape.adapters), reverse=True)
         self.recordings.record(shapes, work, tensors)
 
-    def route(self, rows: int, width: int = 1, *, room: int = 1) -> DecodeShape:
+    def route(self, rows: int, width: int = 1, *, room: int = 1, adapters: int = 0) -> DecodeShape:
         """What a step of ``rows`` live rows of ``width`` tokens runs at: a rung, or just that.
 
-        Each row has places for ``room`` tokens, its own and padding.
+        Each row has places for ``room`` tokens, its own and padding. The rows name so many
+        ``adapters``.
         """
+        bucket = next(bucket for bucket in self._buckets if bucket >= adapters)
         if rows < len(self._place):
             for recorded in self._widths:
-                shape = DecodeShape(self._place[rows], recorded)
+                shape = DecodeShape(self._place[rows], recorded, bucket)
                 if width <= recorded <= max(room, width) and shape in self.recordings:
                     return shape
-        return DecodeShape(rows, width)
+        return DecodeShape(rows, width, bucket)
 
     def run(
         self,
@@ -136,7 +157,7 @@ class DecodeGraphs:
         if shape.rows > self._rungs[-1]:
             return ABOVE_LADDER
         wider = [width for width in self._widths if width >= shape.width]
-        rungs = [DecodeShape(self._place[shape.rows], width) for width in wider]
+        rungs = [DecodeShape(self._place[shape.rows], width, shape.adapters) for width in wider]
         if any(rung in self.recordings for rung in rungs):
             return NEAR_LIMIT
         refused = any(rung in self.recordings.refused for rung in rungs)

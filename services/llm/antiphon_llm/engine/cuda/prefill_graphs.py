@@ -33,6 +33,8 @@ SWITCHED_OFF = "off"
 MANY_TOKENS = "above ladder"
 MANY_ROWS = "more rows than recorded"
 READ = "prompt is read"
+ADAPTED = "adapters"
+"""Some prompt goes through an adapter: recordings are of the model itself."""
 NOT_RECORDED = "not recorded"
 
 _TIMINGS = 3
@@ -88,13 +90,15 @@ class PrefillGraphs:
         if self._rungs and self._device.runs_behind:
             self._keep_what_pays(work(PrefillKey(self._rungs[-1], self._contexts[0])))
 
-    def route(self, rows: int, tokens: int, context: int, *, read: bool) -> PrefillKey | None:
+    def route(
+        self, rows: int, tokens: int, context: int, *, read: bool, adapted: bool = False
+    ) -> PrefillKey | None:
         """The recording that runs a step of these sizes; None for the Python path, counted.
 
         ``context`` is the longest of its rows' contexts; ``read`` says that hidden states of
         prompt tokens are read, which no recording leaves behind.
         """
-        reason = self._eager_reason(rows, tokens, read)
+        reason = self._eager_reason(rows, tokens, read) or (ADAPTED if adapted else "")
         if not reason:
             rung = next(rung for rung in self._rungs if rung >= tokens)
             key = PrefillKey(rung, next(c for c in self._contexts if c >= context))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -12,6 +13,7 @@ from antiphon_llm.engine.uploads import UploadGroup
 from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.models.block import WantedRows
 
+from .decode_path import active_adapters, stage_adapters
 from .prefill_graphs import ROWS, PrefillKey
 from .tables import DeviceTables
 
@@ -26,6 +28,7 @@ class PrefillPath:
         *,
         step_tokens: int,
         device: torch.device,
+        adapters: int = 0,
     ) -> None:
         table_rows, width = tables.table.shape
         max_rows = max(table_rows, ROWS)
@@ -44,6 +47,9 @@ class PrefillPath:
             "sample_context": torch.zeros(max_rows, **ints),
             "sample_table_row": torch.zeros(max_rows, **longs),
         }
+        if adapters:
+            self.targets["adapter_slots"] = torch.zeros(step_tokens, **ints)
+            self.targets["active_adapters"] = torch.zeros(adapters, **ints)
         self._block_table = torch.zeros((max_rows, width), **ints)
         self._sample_table = torch.zeros((max_rows, width), **ints)
         self._sample_start = torch.arange(max_rows + 1, **ints)
@@ -87,12 +93,21 @@ class PrefillPath:
         self._stage(uploads, "sample_table_row", samples, owners, null_row)
         if key:
             return self.views(key)
-        return self._batch(
+        batch = self._batch(
             tokens,
             places,
             samples,
             max_query=max(row.shape.tokens for row in rows),
             max_context=max(row.end for row in rows),
+        )
+        active = len(active_adapters(rows))
+        if not active:
+            return batch
+        stage_adapters(rows, [row.shape.tokens for row in rows], tokens, active, uploads)
+        return replace(
+            batch,
+            adapter_slots=self.targets["adapter_slots"][:tokens],
+            active_adapters=self.targets["active_adapters"][:active],
         )
 
     def views(self, key: PrefillKey) -> StepBatch:

@@ -61,7 +61,11 @@ class PrefillSteps:
         self._views = views
         self._device_tables = device_tables
         self._path = PrefillPath(
-            tables, device_tables, step_tokens=options.step_tokens, device=device.device
+            tables,
+            device_tables,
+            step_tokens=options.step_tokens,
+            device=device.device,
+            adapters=options.adapter_slots,
         )
         self._uploads = uploads.group("prefill", self._path.targets)
         self.graphs = PrefillGraphs(
@@ -81,7 +85,8 @@ class PrefillSteps:
         tokens = sum(row.shape.tokens for row in rows)
         read = any(row.request.reads_prompt for row in rows)
         longest = max(row.end for row in rows)
-        key = self.graphs.route(len(rows), tokens, longest, read=read or observed)
+        adapted = any(row.request.adapter_slot for row in rows)
+        key = self.graphs.route(len(rows), tokens, longest, read=read or observed, adapted=adapted)
         batch = self._path.prepare(rows, uploads=self._uploads, key=key)
         samples = sum(row.shape.samples for row in rows)
         return PreparedPrefill(rows, batch, tokens, samples, read, key)
@@ -147,11 +152,14 @@ class PrefillSteps:
                 batch,
                 self._views,
                 wanted=self._path.wanted(batch),
+                adapted=batch.adapted,
             )
         return self._forward(batch).index_select(0, batch.sample_index)
 
     def _forward(self, batch: StepBatch) -> torch.Tensor:
-        return self._model.forward(batch.input_ids, batch.positions, batch, self._views)
+        return self._model.forward(
+            batch.input_ids, batch.positions, batch, self._views, adapted=batch.adapted
+        )
 
     def _read_by(self, key: PrefillKey) -> Mapping[str, torch.Tensor]:
         """Whatever a recording reads or writes beside weights and workspace."""

@@ -19,10 +19,10 @@ from antiphon_llm.kvcache.block_table import BlockTables
 from antiphon_llm.speculation.drafter import Drafter
 
 from .contract import DeviceModel, RunnerOptions
-from .decode_path import DecodeMeta, DecodePath
+from .decode_path import DecodeMeta, DecodePath, active_adapters
 from .device import Device
 from .draws import DrawnStep, StepDraws
-from .graphs import DecodeGraphs, DecodeShape
+from .graphs import DecodeGraphs, DecodeShape, adapter_buckets
 from .observation import Observation
 from .prefill_graphs import PrefillGraphs
 from .prefill_steps import PrefillSteps, PreparedPrefill
@@ -88,7 +88,10 @@ class DeviceRunner:
         )
         self._sample_row = torch.full((rows,), rows, dtype=torch.int64, device=on)
         self._tables = DeviceTables(tables, on, step_tokens=options.step_tokens)
-        self._decode = DecodePath(tables, self._tables, device=on, max_width=width)
+        buckets = adapter_buckets(options.adapter_slots)
+        self._decode = DecodePath(
+            tables, self._tables, device=on, max_width=width, adapters=buckets[-1]
+        )
         self._uploads = StepUploads(device, slots=slots, mode=options.upload_mode)
         self._decode_uploads = self._uploads.group(
             "decode",
@@ -110,6 +113,7 @@ class DeviceRunner:
             enabled=options.graphs,
             debug=options.debug,
             widths=(1, width),
+            adapter_slots=options.adapter_slots,
         )
 
     @property
@@ -145,7 +149,11 @@ class DeviceRunner:
         """Records the ladders on placeholder rows: all padding, over the null entry."""
         self._draws.sampler.warm()
         self._uploads.open()
-        widest = DecodeShape(self.options.max_rows, 1 + self.options.draft_depth)
+        widest = DecodeShape(
+            self.options.max_rows,
+            1 + self.options.draft_depth,
+            adapter_buckets(self.options.adapter_slots)[-1],
+        )
         self._decode.prepare((), shape=widest, uploads=self._decode_uploads)
         self._decode_uploads.publish()
         self._prefill.stage_placeholders()
@@ -267,7 +275,8 @@ class DeviceRunner:
         room = 1
         if width > 1:
             room = self._decode.max_context - max(row.start for row in decoding)
-        return self.graphs.route(len(decoding), width, room=room)
+        adapters = len(active_adapters(decoding)) if self.options.adapter_slots else 0
+        return self.graphs.route(len(decoding), width, room=room, adapters=adapters)
 
     def _complete(self, flight: DeviceFlight, drawn: DrawnStep) -> None:
         """The last draws of a step and the copy of what it drew."""
@@ -318,7 +327,12 @@ class DeviceRunner:
         def work() -> None:
             torch.index_select(self._tables.tensor, 0, meta.table_row, out=meta.block_table)
             hidden = self._model.forward(
-                meta.input_ids, meta.positions, meta, self._views, last_tokens
+                meta.input_ids,
+                meta.positions,
+                meta,
+                self._views,
+                last_tokens,
+                adapted=meta.adapted,
             )
             self._model.head(hidden, logits)
             sampler.draw(logits)
