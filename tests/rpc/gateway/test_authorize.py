@@ -13,6 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LLM = "/internal/authorize/antiphon.llm.v1.LlmService/Generate"
 VOICE = "/internal/authorize/antiphon.vocoder.v1.VocoderService/StreamSpeech"
+LOAD = "/internal/authorize/antiphon.llm.v1.LlmService/LoadAdapter"
 ADMIN = "/internal/authorize/v1/admin/fleet"
 KEYS = {
     "talker": ("acme", ["inference"]),
@@ -44,6 +45,8 @@ async def keyed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gatew
         ("talker", LLM, 200),
         ("talker", VOICE, 403),
         ("talker", ADMIN, 403),
+        ("talker", LOAD, 403),
+        ("operator", LOAD, 200),
         ("speaker", VOICE, 200),
         ("speaker", LLM, 403),
         ("operator", ADMIN, 200),

@@ -14,6 +14,9 @@ from antiphon_gateway.routes.common import gateway_of
 PREFIX = "/internal/authorize"
 
 _GRPC_SCOPES = (
+    # The body may ask for an adapter that every tenant uses, which a head does not show.
+    ("/antiphon.llm.v1.LlmService/LoadAdapter", "admin"),
+    ("/antiphon.llm.v1.LlmService/UnloadAdapter", "admin"),
     ("/antiphon.llm.v1.", "inference"),
     ("/antiphon.vocoder.v1.", "audio"),
 )

@@ -72,6 +72,7 @@ class RequestLog:
             "receipt",
             request_id=scope.request_id,
             model=self._model,
+            adapter=generation.prepared.adapter,
             priority="interactive" if scope.interactive else "batch",
             choices=len(generation.choices),
             prompt_tokens=generation.usage.prompt_tokens,
