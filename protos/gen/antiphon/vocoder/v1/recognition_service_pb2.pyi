@@ -60,7 +60,7 @@ class RecognitionConfig(_message.Message):
     def __init__(self, model: _Optional[str] = ..., format: _Optional[_Union[_audio_pb2.AudioFormat, _Mapping]] = ..., language: _Optional[str] = ..., task: _Optional[_Union[RecognitionTask, str]] = ..., turn_detection: _Optional[_Union[TurnDetection, _Mapping]] = ..., partials: _Optional[bool] = ..., words: _Optional[bool] = ..., skip_transcription: _Optional[bool] = ..., prompt: _Optional[str] = ..., temperature: _Optional[float] = ...) -> None: ...
 
 class TurnDetection(_message.Message):
-    __slots__ = ("mode", "threshold", "silence", "prefix", "detector")
+    __slots__ = ("mode", "threshold", "silence", "prefix", "detector", "eagerness", "max_silence")
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         MODE_UNSPECIFIED: _ClassVar[TurnDetection.Mode]
@@ -71,17 +71,31 @@ class TurnDetection(_message.Message):
     MODE_NONE: TurnDetection.Mode
     MODE_SERVER_VAD: TurnDetection.Mode
     MODE_SEMANTIC: TurnDetection.Mode
+    class Eagerness(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        EAGERNESS_UNSPECIFIED: _ClassVar[TurnDetection.Eagerness]
+        EAGERNESS_LOW: _ClassVar[TurnDetection.Eagerness]
+        EAGERNESS_MEDIUM: _ClassVar[TurnDetection.Eagerness]
+        EAGERNESS_HIGH: _ClassVar[TurnDetection.Eagerness]
+    EAGERNESS_UNSPECIFIED: TurnDetection.Eagerness
+    EAGERNESS_LOW: TurnDetection.Eagerness
+    EAGERNESS_MEDIUM: TurnDetection.Eagerness
+    EAGERNESS_HIGH: TurnDetection.Eagerness
     MODE_FIELD_NUMBER: _ClassVar[int]
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     SILENCE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     DETECTOR_FIELD_NUMBER: _ClassVar[int]
+    EAGERNESS_FIELD_NUMBER: _ClassVar[int]
+    MAX_SILENCE_FIELD_NUMBER: _ClassVar[int]
     mode: TurnDetection.Mode
     threshold: float
     silence: _duration_pb2.Duration
     prefix: _duration_pb2.Duration
     detector: str
-    def __init__(self, mode: _Optional[_Union[TurnDetection.Mode, str]] = ..., threshold: _Optional[float] = ..., silence: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefix: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., detector: _Optional[str] = ...) -> None: ...
+    eagerness: TurnDetection.Eagerness
+    max_silence: _duration_pb2.Duration
+    def __init__(self, mode: _Optional[_Union[TurnDetection.Mode, str]] = ..., threshold: _Optional[float] = ..., silence: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefix: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., detector: _Optional[str] = ..., eagerness: _Optional[_Union[TurnDetection.Eagerness, str]] = ..., max_silence: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class RecognitionFlush(_message.Message):
     __slots__ = ("tag",)
@@ -112,14 +126,16 @@ class StreamingRecognizeResponse(_message.Message):
     def __init__(self, ready: _Optional[_Union[RecognitionReady, _Mapping]] = ..., speech_started: _Optional[_Union[SpeechStarted, _Mapping]] = ..., speech_stopped: _Optional[_Union[SpeechStopped, _Mapping]] = ..., partial: _Optional[_Union[PartialTranscript, _Mapping]] = ..., final: _Optional[_Union[FinalTranscript, _Mapping]] = ..., error: _Optional[_Union[UtteranceError, _Mapping]] = ..., finished: _Optional[_Union[RecognitionFinished, _Mapping]] = ...) -> None: ...
 
 class RecognitionReady(_message.Message):
-    __slots__ = ("model", "detector", "detector_fallback")
+    __slots__ = ("model", "detector", "detector_fallback", "turn_judge")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DETECTOR_FIELD_NUMBER: _ClassVar[int]
     DETECTOR_FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    TURN_JUDGE_FIELD_NUMBER: _ClassVar[int]
     model: str
     detector: str
     detector_fallback: bool
-    def __init__(self, model: _Optional[str] = ..., detector: _Optional[str] = ..., detector_fallback: _Optional[bool] = ...) -> None: ...
+    turn_judge: str
+    def __init__(self, model: _Optional[str] = ..., detector: _Optional[str] = ..., detector_fallback: _Optional[bool] = ..., turn_judge: _Optional[str] = ...) -> None: ...
 
 class SpeechStarted(_message.Message):
     __slots__ = ("utterance", "at_ms")
@@ -130,12 +146,16 @@ class SpeechStarted(_message.Message):
     def __init__(self, utterance: _Optional[int] = ..., at_ms: _Optional[int] = ...) -> None: ...
 
 class SpeechStopped(_message.Message):
-    __slots__ = ("utterance", "at_ms")
+    __slots__ = ("utterance", "at_ms", "end_probability", "forced")
     UTTERANCE_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
+    END_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    FORCED_FIELD_NUMBER: _ClassVar[int]
     utterance: int
     at_ms: int
-    def __init__(self, utterance: _Optional[int] = ..., at_ms: _Optional[int] = ...) -> None: ...
+    end_probability: float
+    forced: bool
+    def __init__(self, utterance: _Optional[int] = ..., at_ms: _Optional[int] = ..., end_probability: _Optional[float] = ..., forced: _Optional[bool] = ...) -> None: ...
 
 class PartialTranscript(_message.Message):
     __slots__ = ("utterance", "text", "stable_characters")
