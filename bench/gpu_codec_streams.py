@@ -273,8 +273,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         found = run_round(options, count, together=together)
         rounds.append(asdict(found))
         print(
-            f"{count} streams, {found.arrivals}, codes at {options.pace:g} x real time, hops {RAMP}:"
-            f" first audio p50 {found.first_audio_ms['p50']:.1f} p99"
+            f"{count} streams, {found.arrivals}, codes at {options.pace:g} x real time,"
+            f" hops {RAMP}: first audio p50 {found.first_audio_ms['p50']:.1f} p99"
             f" {found.first_audio_ms['p99']:.1f} ms, underruns {found.underruns}, continuity"
             f" {found.continuity:.0%}, least slack {found.least_slack_ms:.0f} ms,"
             f" {found.streams_a_step:.1f} streams a step, steps of {found.step_ms},"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn, Protocol
 
 import grpc
@@ -36,7 +36,7 @@ from antiphon_vocoder.formats.pcm import RawDecoder
 from antiphon_vocoder.runtime import SpeechRuntime
 from antiphon_vocoder.session import SpeechSession
 from antiphon_vocoder.slots import Lease, SlotPool
-from antiphon_vocoder.speech import SpeechEvent, plan_speech
+from antiphon_vocoder.speech import Progress, SpeechEvent, plan_speech
 from antiphon_vocoder.voices import MODEL
 
 Requests = AsyncIterator[Any]
@@ -76,7 +76,7 @@ class VocoderService(VocoderServiceServicer):
             return
         plan = plan_speech(config, self._catalog)
         accepted_at = time.monotonic()
-        lease = await self._slot(MODEL, self._runtime.slots)
+        lease = await self._slot(MODEL, self._runtime.slots, emit)
         try:
             session = SpeechSession(
                 plan,
@@ -120,7 +120,7 @@ class VocoderService(VocoderServiceServicer):
         async def emit(event: EncodeEvent) -> None:
             await context.write(encode_response(event))
 
-        lease = await self._slot(MODEL_GROUP, self._runtime.codec.slots)
+        lease = await self._slot(MODEL_GROUP, self._runtime.codec.slots, emit)
         try:
             session = EncodeSession(
                 plan,
@@ -193,7 +193,7 @@ class VocoderService(VocoderServiceServicer):
         """Serves a stream of codes, with a voice or without."""
         runtime = self._runtime
         accepted_at = time.monotonic()
-        lease = await self._slot(MODEL_GROUP, runtime.codec.slots)
+        lease = await self._slot(MODEL_GROUP, runtime.codec.slots, emit)
         try:
             session = CodeSession(
                 plan,
@@ -214,10 +214,22 @@ class VocoderService(VocoderServiceServicer):
             raise no_codec()
         return engine
 
-    async def _slot(self, model: str, pool: SlotPool) -> Lease:
+    async def _slot(
+        self, model: str, pool: SlotPool, emit: Callable[[Progress], Awaitable[None]]
+    ) -> Lease:
+        """A slot; while it is waited for, progress keeps proxies from cutting the stream."""
         metrics = self._runtime.metrics
+        accepted_at = time.monotonic()
+        waiting = asyncio.ensure_future(pool.acquire())
         try:
-            lease = await pool.acquire()
+            while not (await asyncio.wait({waiting}, timeout=self._runtime.limits.progress))[0]:
+                await emit(Progress(time.monotonic() - accepted_at))
+        except BaseException:
+            if not waiting.cancel() and waiting.exception() is None:
+                waiting.result().release()
+            raise
+        try:
+            lease = waiting.result()
         except ResourceExhausted:
             metrics.refused.labels(model).inc()
             raise

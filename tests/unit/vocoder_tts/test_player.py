@@ -26,3 +26,12 @@ def test_a_pause_of_the_speaker_is_no_underrun() -> None:
     player.arrive(0.0, 1.0)
     player.arrive(60.0, 1.0, after_pause=True)
     assert player.underruns == 0
+
+
+def test_the_least_slack_is_the_closest_that_it_came_to_running_dry() -> None:
+    player = PlayerModel()
+    player.arrive(0.0, 0.5)
+    player.arrive(0.55, 0.5)
+    assert abs(player.least_slack - 0.05) < 1e-9
+    player.arrive(1.3, 0.5)
+    assert abs(player.least_slack + 0.2) < 1e-9

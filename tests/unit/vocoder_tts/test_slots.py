@@ -86,3 +86,20 @@ async def test_a_wait_cancelled_in_its_turn_passes_the_slot_on() -> None:
     assert pool.busy == 1
     lease.release()
     assert pool.busy == 0
+
+
+async def test_slots_that_are_gone_are_not_given_again() -> None:
+    pool = SlotPool(4, 4)
+    held = [await pool.acquire() for _ in range(3)]
+    pool.shrink(2)
+    for lease in held:
+        lease.release()
+    assert (pool.total, pool.busy) == (2, 0)
+    again = [await pool.acquire(), await pool.acquire()]
+    assert {lease.slot for lease in again} == {0, 1}
+    assert pool.utilization == 1.0
+    waiting = asyncio.create_task(pool.acquire())
+    await asyncio.sleep(0)
+    assert (pool.queued, pool.utilization) == (1, 1.0)
+    again[0].release()
+    (await waiting).release()
