@@ -98,6 +98,9 @@ class CodecRunner:
             self._bound[key, rung] = bound
             if timed:
                 self.costs.setdefault(key, {})[rung] = _seconds(bound)
+            elif self._device.runs_behind:
+                # A recording's first replay uploads it: the first listener must not wait for that.
+                bound.launch([], [])()
 
     def release(self) -> None:
         """Drops states and ladder; the object is of no use afterwards."""

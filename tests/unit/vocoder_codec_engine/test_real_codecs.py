@@ -1,0 +1,74 @@
+"""Small codecs of every family through the loop: any cut equals the codec's own whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from antiphon_vocoder.codec.contract import Codec
+from antiphon_vocoder.codec.registry import load
+from antiphon_vocoder.codec_messages import Stage
+from engine_bench import Bench, pieces
+from unit.vocoder_codec.small_codecs import WRITERS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=["mimi", "encodec", "rvq_vae"])
+def codec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Codec:
+    directory: Path = tmp_path_factory.mktemp(request.param)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        WRITERS[request.param](directory)
+    return load(directory)
+
+
+def test_decoding_any_cut_in_company(codec: Codec) -> None:
+    spec = codec.spec
+    bench = Bench(codec, slots=4, rungs=(4,))
+    first = bench.runner.plans[Stage.DECODE].boundary(0)
+    generator = random.Random(2)
+    for frames in (1, first, first + 1, 4 * first + 3):
+        codes = np.random.default_rng(frames).integers(
+            0, spec.codebook_size, (frames, spec.codebook_count), dtype=np.int32
+        )
+        whole = codec.decode(torch.from_numpy(codes.T[None].astype(np.int64)))[0].numpy()
+        cuts = [generator.randint(0, frames) for _ in range(4)]
+        company = bench.open(3, codebooks=spec.codebook_count)
+        bench.push(company, codes[::-1].copy())
+        spoken = bench.speak(0, codes, cuts)
+        assert len(spoken) == frames * spec.frame_samples
+        np.testing.assert_allclose(spoken, whole[: len(spoken)], atol=1e-5)
+        assert bench.speak(1, codes).tobytes() == spoken.tobytes()
+        bench.close(company)
+
+
+def test_encoding_any_cut(codec: Codec) -> None:
+    spec = codec.spec
+    bench = Bench(codec, slots=4, rungs=(4,))
+    first = bench.runner.plans[Stage.ENCODE].boundary(0)
+    length = (3 * first + 2) * spec.frame_samples - 5
+    audio = np.random.default_rng(3).uniform(-0.5, 0.5, length).astype(np.float32)
+    whole = codec.encode(torch.from_numpy(audio)[None])[0].numpy().T
+    generator = random.Random(4)
+    for slot in range(3):
+        key = bench.open(slot, stage=Stage.ENCODE, codebooks=spec.codebook_count)
+        for start, stop in pieces(length, [generator.randint(0, length) for _ in range(5 * slot)]):
+            bench.push(key, audio[start:stop])
+            bench.turns(2)
+        bench.flush(key)
+        bench.turns()
+        codes = bench.encoded(key)
+        assert len(codes) == 3 * first + 2
+        assert (codes == whole).mean() > 0.99
+        bench.close(key)
