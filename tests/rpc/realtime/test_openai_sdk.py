@@ -95,3 +95,20 @@ async def test_client_secrets(gateway: RealtimeGateway, sdk: openai.AsyncOpenAI)
         async with browser.realtime.connect(model="gpt-realtime") as connection:
             event = await connection.recv()
             assert event.session.instructions == "Sing."
+
+
+async def test_a_client_may_repeat_the_name_that_it_connected_with(
+    sdk: openai.AsyncOpenAI,
+) -> None:
+    async with sdk.realtime.connect(model="gpt-realtime-mini") as connection:
+        for name in ("gpt-realtime-mini", "gpt-realtime", "small"):
+            await connection.session.update(session={"type": "realtime", "model": name})
+            async for event in connection:
+                if event.type in ("session.updated", "error"):
+                    break
+            assert event.type == "session.updated" and event.session.model == "small"
+        await connection.session.update(session={"type": "realtime", "model": "another"})
+        async for event in connection:
+            if event.type == "error":
+                break
+        assert event.error.code == "cannot_update_model"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from antiphon_core.errors import InvalidArgument, PermissionDenied, ResourceExhausted
+from antiphon_core.errors import InvalidArgument, NotFound, PermissionDenied, ResourceExhausted
 
 from antiphon_gateway.clients import Backends
 from antiphon_gateway.identity.credentials import token_of
@@ -37,6 +38,8 @@ class Admission:
     preset: dict[str, Any] | None
     subprotocol: str | None
     context_limit: int = 0
+    names: frozenset[str] = frozenset()
+    """What else the client may call its model."""
 
 
 async def admit(
@@ -88,7 +91,8 @@ async def admit(
     if kind == "realtime":
         _require_voice(gateway.backends)
     subprotocol = SUBPROTOCOL if SUBPROTOCOL in subprotocols else None
-    return Admission(kind, resolved, principal, preset, subprotocol, context_limit)
+    names = _names(gateway.backends, settings, resolved) | {model}
+    return Admission(kind, resolved, principal, preset, subprotocol, context_limit, names)
 
 
 def resolve_session(
@@ -103,13 +107,19 @@ def resolve_session(
     return _resolve(backends, settings, kind, name)[0]
 
 
-def served(backends: Backends) -> Served:
-    """Names that sessions may use at this moment."""
+def served(backends: Backends, own_names: frozenset[str] = frozenset()) -> Served:
+    """Names that a session may use at this moment.
+
+    Args:
+        backends: of the gateway.
+        own_names: what else the session's model is called.
+    """
     voices = {name for voice in backends.voices for name in (voice.id, *voice.aliases)}
     recognizers = {name for item in backends.recognizers for name in (item.id, *item.aliases)}
     return Served(
         voices=frozenset(voices | set(backends.vocoder.voice_aliases)),
         recognizers=frozenset(recognizers | set(backends.recognition.model_aliases)),
+        own_names=own_names,
     )
 
 
@@ -138,6 +148,16 @@ def _resolve(
         return name, 0
     model = backends.llm.resolve(settings.model_aliases.get(name, name))
     return model.id, model.context_limit
+
+
+def _names(backends: Backends, settings: RealtimeSettings, resolved: str) -> frozenset[str]:
+    """Aliases of a model: clients repeat in session.update the name that they connected with."""
+    found = set()
+    for alias in settings.model_aliases:
+        with contextlib.suppress(NotFound):
+            if _resolve(backends, settings, "realtime", alias)[0] == resolved:
+                found.add(alias)
+    return frozenset(found)
 
 
 def _require_voice(backends: Backends) -> None:

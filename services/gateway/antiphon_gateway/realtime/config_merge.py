@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -79,7 +79,10 @@ def type_of(change: Mapping[str, Any], otherwise: SessionType) -> SessionType:
 
 
 def merge(
-    current: SessionConfig, defaults: SessionConfig, change: Mapping[str, Any]
+    current: SessionConfig,
+    defaults: SessionConfig,
+    change: Mapping[str, Any],
+    own_names: Collection[str] = (),
 ) -> SessionConfig:
     """The configuration after a session.update.
 
@@ -90,6 +93,7 @@ def merge(
         current: configuration in force.
         defaults: what null returns to.
         change: the event's ``session``.
+        own_names: further names of the session's model, which may be repeated as well.
 
     Raises:
         ProtocolError: naming the field.
@@ -105,7 +109,7 @@ def merge(
     if current.transcribes_only:
         _check_transcription(change)
     else:
-        _check_model(current, change)
+        _check_model(current, change, own_names)
     tree = _merged(msgspec.to_builtins(current), msgspec.to_builtins(defaults), change)
     tree["model"] = current.model
     _name_voice(tree)
@@ -126,9 +130,11 @@ def echo(config: SessionConfig, session_id: str, expires_at: int) -> dict[str, A
     return {**tree, **head}
 
 
-def _check_model(current: SessionConfig, change: Mapping[str, Any]) -> None:
+def _check_model(
+    current: SessionConfig, change: Mapping[str, Any], own_names: Collection[str]
+) -> None:
     model = change.get("model")
-    if model is not None and model != current.model:
+    if model is not None and model != current.model and model not in own_names:
         raise ProtocolError(
             f"session.model is {current.model!r} and cannot be changed; open a new session",
             code="cannot_update_model",

@@ -70,7 +70,7 @@ async def _serve(websocket: WebSocket, gateway: Gateway, admission: Admission) -
             token=secrets.token_hex(8),
             model=admission.model,
             settings=gateway.settings.realtime,
-            served=served(gateway.backends),
+            served=served(gateway.backends, admission.names),
             wall_seconds=int(time.time()),
             kind=admission.kind,
             preset=admission.preset,

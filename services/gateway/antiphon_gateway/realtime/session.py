@@ -127,7 +127,7 @@ def _update(state: SessionState, event: events.SessionUpdate) -> None:
         defaults = config_merge.default_config(state.limits, "", kind)
         after = config_merge.merge(defaults, defaults, event.session)
     else:
-        after = config_merge.merge(before, defaults, event.session)
+        after = config_merge.merge(before, defaults, event.session, state.served.own_names)
     _check(state, before, after)
     state.config, state.defaults = after, defaults
     state.send(events.SessionUpdated(session=_echo(state)))

@@ -23,6 +23,8 @@ class Served:
 
     voices: frozenset[str] = frozenset()
     recognizers: frozenset[str] = frozenset()
+    own_names: frozenset[str] = frozenset()
+    """Further names of the session's language model, which a configuration may repeat."""
 
 
 @dataclass(slots=True)
