@@ -34,9 +34,9 @@ def load(
     if precision not in DTYPES:
         raise ValueError(f"precision is {precision!r}; supported: {', '.join(DTYPES)}")
     weights = CodecWeights(directory)
-    family = weights.config.choice("model_type", tuple(MODULES))
-    module = importlib.import_module(MODULES[family])
     try:
+        family = weights.config.choice("model_type", tuple(MODULES))
+        module = importlib.import_module(MODULES[family])
         codec: Codec = module.load(weights, Products(torch.device(device), precision))
     except CheckpointError:
         raise
