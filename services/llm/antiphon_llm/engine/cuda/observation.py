@@ -40,7 +40,7 @@ class Observation:
         """Keeps what a decode step at ``shape`` left of ``rows`` rows of ``width`` tokens."""
 
         def live(states: torch.Tensor) -> torch.Tensor:
-            return states.view(*shape, -1)[:rows, :width].flatten(0, 1)
+            return states.view(shape.rows, shape.width, -1)[:rows, :width].flatten(0, 1)
 
         self._note(
             live(model.residual(shape.tokens)) if self._drafter.wants_hidden else None,
