@@ -128,7 +128,7 @@ class Oracle:
         self.to_be_cut = self.active if detection["interrupt_response"] else None
 
     def on_input_audio_buffer_timeout_triggered(self, event: Event) -> None:
-        assert self.open_turn is None and self.active is None
+        assert (self.open_turn is None or self.turn_may_be_over) and self.active is None
         assert event["audio_start_ms"] <= event["audio_end_ms"]
 
     def on_output_audio_buffer_started(self, event: Event) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon_gateway.realtime.formats import Pcm, Pcmu
 from antiphon_gateway.realtime.input_audio import InputBuffer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 OPERATIONS = st.lists(
@@ -19,6 +19,7 @@ OPERATIONS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(OPERATIONS, st.sampled_from([Pcm(), Pcm(rate=8000), Pcmu()]))
 def test_bytes_in_are_used_plus_dropped_plus_held(
     operations: list[tuple[str, int]], form: Pcm | Pcmu
@@ -46,6 +47,7 @@ def test_bytes_in_are_used_plus_dropped_plus_held(
         assert buffer.content() == bytes(fed[len(fed) - len(buffer) :])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=30))
 def test_a_turn_is_the_same_whatever_the_cuts(cuts: list[int]) -> None:
     data = bytes(i * 7 % 256 for i in range(48_000))

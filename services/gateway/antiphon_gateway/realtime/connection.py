@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, get_args
 
 from antiphon_core import metrics
 from antiphon_core.logs import get_logger
@@ -15,7 +15,7 @@ from antiphon_gateway.clients import Backends
 from antiphon_gateway.quota.meter import current_meter
 from antiphon_gateway.realtime import codec, commands, inputs, session
 from antiphon_gateway.realtime.errors import ProtocolError
-from antiphon_gateway.realtime.events import RateLimit
+from antiphon_gateway.realtime.events import ClientEvent, RateLimit
 from antiphon_gateway.realtime.latency import TurnClock
 from antiphon_gateway.realtime.outbox import Outbox, SlowReader
 from antiphon_gateway.realtime.phrase_cache import PhraseCache
@@ -32,6 +32,9 @@ DEFECT_CODE = 1011
 log = get_logger(__name__)
 
 _events_in = metrics.counter("realtime_client_events_total", "Client events received", ("type",))
+_of_type = {
+    event: _events_in.labels(event.__struct_config__.tag) for event in get_args(ClientEvent)
+}
 _closes = metrics.counter("realtime_closes_total", "Closed realtime sockets", ("code",))
 _turns = metrics.counter(
     "realtime_turns_total", "Committed user turns, by who ended them", ("detection",)
@@ -236,9 +239,10 @@ class Connection:
                 _events_in.labels("invalid").inc()
                 self.dispatch(inputs.BadFrame(invalid.error, invalid.event_id))
                 continue
-            _events_in.labels(type(event).__struct_config__.tag).inc()
+            _of_type[type(event)].inc()
             self.dispatch(event)
-            await self._recognizer.room()
+            if not self._recognizer.has_room:
+                await self._recognizer.room()
 
     async def _send(self) -> None:
         await self._outbox.run()

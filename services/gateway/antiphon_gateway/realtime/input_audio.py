@@ -12,7 +12,7 @@ class InputBuffer:
     """Bytes that are not yet part of an item. Offsets count from the first byte ever appended."""
 
     def __init__(self, form: WireFormat) -> None:
-        self.form = form
+        self._set_form(form)
         self.received = 0
         self.used = 0
         self.dropped = 0
@@ -23,11 +23,6 @@ class InputBuffer:
 
     def __len__(self) -> int:
         return len(self._data)
-
-    @property
-    def byte_rate(self) -> int:
-        """Bytes a second."""
-        return sample_rate(self.form) * sample_bytes(self.form)
 
     @property
     def held_ms(self) -> int:
@@ -62,7 +57,7 @@ class InputBuffer:
 
     def take_all(self) -> bytes:
         """Uses all whole samples; half a sample stays, for its other half is to come."""
-        length = len(self._data) - len(self._data) % sample_bytes(self.form)
+        length = len(self._data) - len(self._data) % self._sample_bytes
         taken = bytes(self._data[:length])
         self.used += length
         self._base += length
@@ -78,7 +73,7 @@ class InputBuffer:
     def trim(self, keep_ms: int) -> None:
         """Drops all but the newest audio."""
         excess = len(self._data) - keep_ms * self.byte_rate // 1000
-        excess -= excess % sample_bytes(self.form)
+        excess -= excess % self._sample_bytes
         if excess > 0:
             self.dropped += excess
             self._base += excess
@@ -93,13 +88,19 @@ class InputBuffer:
         self.clear()
         self._origin_ms = self.end_ms
         self._origin = self.received
+        self._set_form(form)
+
+    def _set_form(self, form: WireFormat) -> None:
         self.form = form
+        self._sample_bytes = sample_bytes(form)
+        self.byte_rate = sample_rate(form) * self._sample_bytes
+        """Bytes a second."""
 
     def _milliseconds(self, offset: int) -> int:
         return self._origin_ms + (offset - self._origin) * 1000 // self.byte_rate
 
     def _offset(self, milliseconds: int) -> int:
-        width = sample_bytes(self.form)
+        width = self._sample_bytes
         count = max(0, milliseconds - self._origin_ms) * self.byte_rate // 1000
         offset = self._origin + count - count % width
         return min(max(offset, self._base), self.received)

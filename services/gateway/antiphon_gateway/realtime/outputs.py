@@ -63,7 +63,7 @@ def add_audio(
     state.voice_fixed = True
     state.conversation.keep_audio(output.entry, data)
     rate = sample_rate(response.settings.audio.output.format)
-    playing.sounds(state, response, output.entry, sample_count / rate)
+    playing.sounds(state, response, output.entry, sample_count)
     tag = AudioTag(
         response_id=response.id,
         item_id=output.entry.id,

@@ -15,6 +15,8 @@ class Playback:
 
     sample_rate: int
     sent_samples: int = 0
+    queued_samples: int = 0
+    """Samples that wait to be sent."""
     ends_at: float = 0.0
     """When the sent audio has been played at the earliest, in monotonic seconds."""
     interrupted_samples: int | None = None
@@ -40,6 +42,7 @@ class Playback:
             When the chunk has been played at the earliest.
         """
         self.sent_samples += sample_count
+        self.queued_samples = max(0, self.queued_samples - sample_count)
         self.ends_at = max(now, free_at) + sample_count / self.sample_rate
         return self.ends_at
 
@@ -50,8 +53,13 @@ class Playback:
         self.mark_characters.append(characters)
         self.mark_samples.append(sample)
 
+    def plays(self, now: float) -> bool:
+        """Whether the client can be playing it, or is about to."""
+        return self.queued_samples > 0 or self.ends_at > now
+
     def interrupt(self, now: float) -> None:
         """Notes that the listener cut the reply off; the first time counts."""
+        self.queued_samples = 0
         if self.interrupted_samples is None:
             unplayed = int(max(0.0, self.ends_at - now) * self.sample_rate)
             self.interrupted_samples = max(0, self.sent_samples - unplayed)

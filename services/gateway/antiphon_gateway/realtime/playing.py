@@ -6,7 +6,6 @@ from antiphon_gateway.realtime import events, inputs
 from antiphon_gateway.realtime.commands import SilenceLane
 from antiphon_gateway.realtime.config import ServerVad
 from antiphon_gateway.realtime.conversation import Entry
-from antiphon_gateway.realtime.playback import Playback
 from antiphon_gateway.realtime.prompting import CONVERSATION_LANE
 from antiphon_gateway.realtime.state import ActiveResponse, SessionState
 
@@ -23,9 +22,6 @@ def audio_sent(state: SessionState, report: inputs.AudioSent) -> None:
     left = state.unsent_seconds - seconds
     state.unsent_seconds = left if left > ROUNDING_SECONDS else 0.0
     state.play_end = playback.sent(report.sample_count, state.now, state.play_end)
-    if not state.playing or state.playing[-1] is not entry:
-        state.playing = [item for item in state.playing if _plays(item.playback, state.now)]
-        state.playing.append(entry)
 
 
 def interrupt(state: SessionState, writing: Entry | None = None) -> int:
@@ -38,9 +34,7 @@ def interrupt(state: SessionState, writing: Entry | None = None) -> int:
     Returns:
         The generation of the conversation's audio from now on.
     """
-    cut = [entry for entry in state.playing if _plays(entry.playback, state.now)]
-    if state.unsent_seconds > 0 and state.last_spoken is not None:
-        cut.append(state.last_spoken)
+    cut = [entry for entry in state.playing if _plays(entry, state.now)]
     if writing is not None:
         cut.append(writing)
     for entry in cut:
@@ -81,12 +75,15 @@ def clear_output(state: SessionState, _event: events.ClearOutput) -> None:
     state.send(events.OutputCleared(response_id=state.last_response_id))
 
 
-def sounds(state: SessionState, response: ActiveResponse, entry: Entry, seconds: float) -> None:
+def sounds(state: SessionState, response: ActiveResponse, entry: Entry, samples: int) -> None:
     """Audio of an item is about to be queued."""
-    if not response.in_conversation:
+    if not response.in_conversation or entry.playback is None:
         return
-    state.unsent_seconds += seconds
-    state.last_spoken = entry
+    entry.playback.queued_samples += samples
+    state.unsent_seconds += samples / entry.playback.sample_rate
+    if not state.playing or state.playing[-1] is not entry:
+        state.playing = [item for item in state.playing if _plays(item, state.now)]
+        state.playing.append(entry)
     state.last_response_id = response.id
     if state.sounding != response.id and _wants(state, events.OutputStarted):
         _stop_sounding(state, events.OutputStopped)
@@ -138,5 +135,5 @@ def _wants(state: SessionState, event: type[events.ServerEvent]) -> bool:
     return event.__struct_config__.tag in state.config.optional_events
 
 
-def _plays(playback: Playback | None, now: float) -> bool:
-    return playback is not None and playback.ends_at > now
+def _plays(entry: Entry, now: float) -> bool:
+    return entry.playback is not None and entry.playback.plays(now)

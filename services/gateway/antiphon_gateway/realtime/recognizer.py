@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import Callable
 
 from antiphon_core.errors import AntiphonError
@@ -32,6 +33,34 @@ Message = RecognizeAudio | FlushRecognizer | TuneRecognizer
 Report = Callable[[inputs.Input], None]
 
 
+class _Messages:
+    """What a stream has still to be told; appends that wait together leave as one."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Message] = deque()
+        self._filled = asyncio.Event()
+
+    def put(self, message: Message) -> None:
+        """Adds a message."""
+        self._waiting.append(message)
+        self._filled.set()
+
+    async def next(self) -> bytes | FlushRecognizer | TuneRecognizer:
+        """The audio that waits at the front, joined, or the message that is there."""
+        waiting = self._waiting
+        while not waiting:
+            self._filled.clear()
+            await self._filled.wait()
+        message = waiting.popleft()
+        if not isinstance(message, RecognizeAudio):
+            return message
+        pieces = [message.data]
+        while waiting and isinstance(following := waiting[0], RecognizeAudio):
+            pieces.append(following.data)
+            waiting.popleft()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
 class RecognizerRunner:
     """One live recogniser stream at a time.
 
@@ -51,7 +80,7 @@ class RecognizerRunner:
         self._report = report
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
-        self._queue: asyncio.Queue[Message] = asyncio.Queue()
+        self._queue = _Messages()
         self._queued_bytes = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -60,18 +89,23 @@ class RecognizerRunner:
         """Replaces the stream; what is queued for the former one is dropped."""
         if self._task is not None:
             self._task.cancel()
-        self._queue = asyncio.Queue()
+        self._queue = _Messages()
         self._queued_bytes = 0
         self._has_room.set()
         self._task = self._spawn(self._run(command, self._queue))
 
     def send(self, message: Message) -> None:
         """Queues a message for the stream."""
-        self._queue.put_nowait(message)
+        self._queue.put(message)
         if isinstance(message, RecognizeAudio):
             self._queued_bytes += len(message.data)
             if self._queued_bytes > MAX_QUEUED_BYTES:
                 self._has_room.clear()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the stream keeps up."""
+        return self._queued_bytes <= MAX_QUEUED_BYTES
 
     async def room(self) -> None:
         """Waits until the stream has caught up, so that a flood waits in the client's socket."""
@@ -100,7 +134,7 @@ class RecognizerRunner:
         text = " ".join(text for text in texts if text)
         self._report(inputs.ItemTranscribed(command.item_id, text, logprobs=tuple(logprobs)))
 
-    async def _run(self, command: OpenRecognizer, queue: asyncio.Queue[Message]) -> None:
+    async def _run(self, command: OpenRecognizer, queue: _Messages) -> None:
         epoch = command.epoch
         try:
             await asyncio.sleep(command.delay)
@@ -122,18 +156,18 @@ class RecognizerRunner:
             self._report(inputs.RecognizerFailed(epoch, failure))
 
     async def _write(
-        self, command: OpenRecognizer, queue: asyncio.Queue[Message], stream: RecognitionStream
+        self, command: OpenRecognizer, queue: _Messages, stream: RecognitionStream
     ) -> None:
         try:
             if command.replay:
                 await stream.send_audio(command.replay)
             while True:
-                message = await queue.get()
-                if isinstance(message, RecognizeAudio):
-                    self._queued_bytes -= len(message.data)
+                message = await queue.next()
+                if isinstance(message, bytes):
+                    self._queued_bytes -= len(message)
                     if self._queued_bytes <= MAX_QUEUED_BYTES:
                         self._has_room.set()
-                    await stream.send_audio(message.data)
+                    await stream.send_audio(message)
                 elif isinstance(message, FlushRecognizer):
                     await stream.flush(message.tag)
                 else:

@@ -105,6 +105,8 @@ def step(state: SessionState, event: inputs.Input, now: float) -> list[Command]:
 def deadline(state: SessionState) -> float | None:
     """When a Tick is due at the latest because of what the session waits for; None for nothing."""
     turn = state.turn
+    if turn is None and state.idle_from is None and state.sounding is None:
+        return None
     pause = turn.ends_at if turn is not None and turn.paused_at_ms is not None else None
     if pause is not None and pause <= state.now:
         pause = None

@@ -207,13 +207,11 @@ class SessionState:
     last_response_id: str = ""
     """The newest response of the conversation that made audio."""
     playing: list[Entry] = field(default_factory=list)
-    """Spoken items that the client has not played to their end."""
+    """Spoken items that the client may not have played to their end."""
     play_end: float = 0.0
     """When the client has played all that was sent, at the earliest."""
     unsent_seconds: float = 0.0
     """Audio of the conversation's responses that waits to be sent."""
-    last_spoken: Entry | None = None
-    """The item whose audio was queued last."""
     sounding: str | None = None
     """Response whose output_audio_buffer.started was sent without its end."""
     idle_from: float | None = None
