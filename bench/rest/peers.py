@@ -32,7 +32,9 @@ from bench.rest.processes import (
 )
 from bench.rest.streams import drained
 
-VLLM_START_S = 400.0
+START_S = 400.0
+LOCAL_PRICES = ("env", "LITELLM_LOCAL_MODEL_COST_MAP=True")
+"""Without it LiteLLM asks the network for a price list first."""
 ENDLESS = {"model": "instant", "ignore_eos": True}
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
@@ -41,13 +43,13 @@ async def litellm(python: str, folder: Path, requests: int, streams: int, tokens
     """Added first byte, CPU a chunk, and chunks a second of LiteLLM's proxy with one worker."""
     backend, port = free_port(), free_port()
     config = _litellm_config(folder, backend)
-    command = (str(Path(python).with_name("litellm")), "--config", str(config))
+    command = (*LOCAL_PRICES, str(Path(python).with_name("litellm")), "--config", str(config))
     with (
         module("bench.rest.openai_backend", str(backend)),
         running(*command, "--port", str(port), log=folder / "litellm.log") as process,
     ):
         wait_until_served(backend)
-        wait_until_served(port)
+        wait_until_served(port, START_S, process=process)
         times = {}
         for to in (backend, port):
             await _first_texts(to, 20)
@@ -73,7 +75,9 @@ def _litellm_config(folder: Path, backend: int) -> Path:
         f"      api_base: http://127.0.0.1:{backend}/v1\n"
         "      api_key: none\n"
         "litellm_settings:\n"
-        "  telemetry: false\n",
+        "  telemetry: false\n"
+        "general_settings:\n"
+        "  dangerously_permit_weak_or_unset_master_key: true\n",
         encoding="utf-8",
     )
     return config
@@ -104,7 +108,7 @@ async def vllm(python: str, folder: Path, streams: int, tokens: int) -> dict[str
         *("--max-num-seqs", str(streams), "--served-model-name", "instant", "--enforce-eager"),
     )
     with running(*command, log=folder / "vllm.log") as process:
-        wait_until_served(port, VLLM_START_S)
+        wait_until_served(port, START_S, process=process)
         await drained(port, process.pid, 8, 16, ENDLESS)
         return await drained(port, process.pid, streams, tokens, ENDLESS)
 

@@ -80,15 +80,23 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def wait_until_served(port: int, seconds: float = START_S, models: int = 1) -> None:
+def wait_until_served(
+    port: int,
+    seconds: float = START_S,
+    models: int = 1,
+    process: subprocess.Popen | None = None,
+) -> None:
     """Waits until an OpenAI server lists so many models.
 
     Raises:
+        RuntimeError: its process, if given, has ended.
         TimeoutError: it does not in time.
     """
     deadline = time.monotonic() + seconds
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as http:
         while time.monotonic() < deadline:
+            if process is not None and process.poll() is not None:
+                raise RuntimeError(f"{process.args} ended with status {process.returncode}")
             try:
                 answer = http.get("/v1/models")
                 if answer.status_code == 200 and len(answer.json()["data"]) >= models:
