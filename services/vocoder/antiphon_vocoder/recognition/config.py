@@ -33,6 +33,11 @@ class RecognitionSettings(Settings):
     compute_type: Literal["int8", "int8_float32", "float32"] = setting(
         "int8", doc="arithmetic of the recogniser's matrix products"
     )
+    turn_model: Path | None = setting(
+        None,
+        doc="end-of-turn model in ONNX (smart-turn v3 layout) that judges pauses of MODE_SEMANTIC; "
+        "unset judges by wording and voice",
+    )
     threads: int = setting(
         2, doc="CPU threads of one recogniser pass; 0 lets CTranslate2 choose", ge=0, le=64
     )

@@ -8,7 +8,6 @@ from typing import NoReturn
 
 from antiphon.common.v1 import audio_pb2
 from antiphon.vocoder.v1 import recognition_service_pb2 as pb
-from antiphon_core import metrics
 from antiphon_core.errors import InvalidArgument, NotFound
 from antiphon_core.rpc.errors import to_status
 from google.protobuf.duration_pb2 import Duration
@@ -21,6 +20,13 @@ from antiphon_vocoder.recognition.failures import error_of
 MAX_PROMPT_CHARACTERS = 1000
 _SILENCE_MS = (100, 10_000)
 _PREFIX_MS = (0, 5_000)
+_MAX_SILENCE_MS = 30_000
+JUDGED_PAUSE_MS = 200
+_UNSET = pb.TurnDetection.EAGERNESS_UNSPECIFIED
+_LOW, _MEDIUM = pb.TurnDetection.EAGERNESS_LOW, pb.TurnDetection.EAGERNESS_MEDIUM
+_HIGH = pb.TurnDetection.EAGERNESS_HIGH
+_END_THRESHOLD = {_UNSET: 0.5, _LOW: 0.7, _MEDIUM: 0.5, _HIGH: 0.3}
+_LONGEST_SILENCE_MS = {_UNSET: 4000, _LOW: 8000, _MEDIUM: 4000, _HIGH: 2000}
 _DEFAULT_RATE = 16_000
 _G711_RATE = 8_000
 _LANGUAGE_FORM = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*")
@@ -97,27 +103,49 @@ def turn_options(message: pb.TurnDetection, path: str) -> wire.TurnOptions:
     modes = pb.TurnDetection
     if message.mode not in modes.Mode.values():
         _refuse(f"{path}.mode", message.mode, modes.Mode.keys())
-    if message.mode == modes.MODE_SEMANTIC:
-        # Until there is an end-of-turn model the caller's silence decides.
-        metrics.fallback("semantic_turn_detection", "silence_decides")
+    judged = message.mode == modes.MODE_SEMANTIC
     threshold = message.threshold if message.HasField("threshold") else defaults.threshold
     if not 0 <= threshold <= 1:
         _refuse(f"{path}.threshold", threshold, ("0 to 1",))
     detector = message.detector or defaults.detector
     if detector not in wire.DETECTORS:
         _refuse(f"{path}.detector", detector, wire.DETECTORS)
-    silence_ms, prefix_ms = defaults.silence_ms, defaults.prefix_ms
+    silence_ms = JUDGED_PAUSE_MS if judged else defaults.silence_ms
+    prefix_ms = defaults.prefix_ms
     if message.HasField("silence"):
         silence_ms = _milliseconds(message.silence, f"{path}.silence", _SILENCE_MS)
     if message.HasField("prefix"):
         prefix_ms = _milliseconds(message.prefix, f"{path}.prefix", _PREFIX_MS)
+    end_threshold, longest_ms = _judgement(message, path, silence_ms)
     return wire.TurnOptions(
         manual=message.mode == modes.MODE_NONE,
         threshold=threshold,
         silence_ms=silence_ms,
         prefix_ms=prefix_ms,
         detector=detector,
+        judged=judged,
+        end_threshold=end_threshold,
+        longest_silence_ms=longest_ms,
     )
+
+
+def _judgement(message: pb.TurnDetection, path: str, silence_ms: int) -> tuple[float, int]:
+    """Probability and silence from which a judged turn ends."""
+    if message.eagerness not in _END_THRESHOLD:
+        _refuse(f"{path}.eagerness", message.eagerness, pb.TurnDetection.Eagerness.keys())
+    has_limit = message.HasField("max_silence")
+    if message.mode != pb.TurnDetection.MODE_SEMANTIC and (message.eagerness or has_limit):
+        field = "max_silence" if has_limit else "eagerness"
+        raise InvalidArgument(
+            f"{path}.{field} is for judged turns; the mode is another",
+            field=f"{path}.mode",
+            allowed=("MODE_SEMANTIC",),
+        )
+    longest_ms = max(_LONGEST_SILENCE_MS[message.eagerness], silence_ms)
+    if has_limit:
+        limits = (silence_ms, _MAX_SILENCE_MS)
+        longest_ms = _milliseconds(message.max_silence, f"{path}.max_silence", limits)
+    return _END_THRESHOLD[message.eagerness], longest_ms
 
 
 def stream_response(message: object) -> pb.StreamingRecognizeResponse | None:
@@ -128,7 +156,12 @@ def stream_response(message: object) -> pb.StreamingRecognizeResponse | None:
             event = pb.SpeechStarted(utterance=message.utterance, at_ms=message.at_ms)
             return response(speech_started=event)
         case wire.Stopped():
-            event = pb.SpeechStopped(utterance=message.utterance, at_ms=message.at_ms)
+            event = pb.SpeechStopped(
+                utterance=message.utterance,
+                at_ms=message.at_ms,
+                end_probability=message.end_probability,
+                forced=message.forced,
+            )
             return response(speech_stopped=event)
         case wire.Partial():
             partial = pb.PartialTranscript(

@@ -20,8 +20,8 @@ from antiphon_vocoder.recognition.messages import (
     StreamFailed,
     StreamReady,
 )
-from antiphon_vocoder.recognition.passes import PassQueue
 from antiphon_vocoder.recognition.stream import LiveStream, StreamCommand
+from antiphon_vocoder.recognition.turns.trial import Court
 from antiphon_vocoder.recognition.vad import RATE, Detector, DetectorSet
 
 log = get_logger("recognition.detection")
@@ -41,7 +41,7 @@ class Detection:
     Args:
         start: the worker's settings.
         detectors: where detectors come from.
-        passes: the recogniser's queue.
+        court: judges pauses; its passes are the recogniser's queue.
         send: takes messages for the front.
     """
 
@@ -49,11 +49,12 @@ class Detection:
         self,
         start: Start,
         detectors: DetectorSet,
-        passes: PassQueue,
+        court: Court,
         send: Callable[[object], None],
     ) -> None:
         self._detectors = detectors
-        self._passes = passes
+        self._court = court
+        self._passes = court.passes
         self._send = send
         self._max_samples = int(start.max_utterance_seconds * RATE)
         pause = start.speculative_ms * RATE // 1000
@@ -76,7 +77,7 @@ class Detection:
                 message.stream,
                 options,
                 detectors=self._detectors,
-                passes=self._passes,
+                court=self._court,
                 send=self._send,
                 max_samples=self._max_samples,
                 pause_samples=self._pause_samples,
@@ -87,7 +88,14 @@ class Detection:
             return
         self._streams[message.stream] = stream
         self._passes.open(message.stream, options.decode, partials=options.partials)
-        self._send(StreamReady(message.stream, stream.detector.name, stream.detector_fallback))
+        self._send(
+            StreamReady(
+                message.stream,
+                stream.detector.name,
+                stream.detector_fallback,
+                self._court.judge.name,
+            )
+        )
 
     def close(self, message: CloseStream) -> None:
         """A stream is over, whatever it still has to do."""
@@ -106,6 +114,7 @@ class Detection:
         """Takes one window of each stream that has one; False when nothing could be done."""
         rows: dict[Detector, list[tuple[LiveStream, NDArray[np.float32]]]] = defaultdict(list)
         for stream in list(self._active.values()):
+            stream.settle()
             if stream.is_waiting:
                 continue
             window = self._next_window(stream)
@@ -117,7 +126,7 @@ class Detection:
 
     @property
     def is_waiting(self) -> bool:
-        """Some stream has work that has to wait for the recogniser."""
+        """Some stream has work that has to wait for the recogniser or the judge."""
         return bool(self._active)
 
     def _next_window(self, stream: LiveStream) -> NDArray[np.float32] | None:

@@ -25,6 +25,12 @@ class TurnOptions(msgspec.Struct, frozen=True):
     prefix_ms: int = 300
     detector: str = "auto"
     """silero, energy or auto."""
+    judged: bool = False
+    """``silence_ms`` makes a pause that a judge accepts or refuses as the end."""
+    end_threshold: float = 0.5
+    """Probability from which the judge's answer is the end."""
+    longest_silence_ms: int = 4000
+    """Silence that ends a judged turn whatever the judge says."""
 
 
 class DecodeOptions(msgspec.Struct, frozen=True):
@@ -64,6 +70,8 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     partial_interval_ms: int
     max_utterance_seconds: float
     max_file_seconds: float
+    turn_model: str
+    """ONNX end-of-turn model; empty: wording and voice."""
 
 
 class OpenStream(msgspec.Struct, frozen=True, tag=True):
@@ -201,6 +209,13 @@ class WorkerGauges(msgspec.Struct, frozen=True, tag=True):
     speculative_hits: int
     """Finals that were ready when the turn ended."""
     partials_skipped: int
+    pauses_judged: int
+    pauses_refused: int
+    pauses_unheard: int
+    """Judged without the text that the judge wanted."""
+    turns_forced: int
+    """Ended by the longest silence."""
+    judge_seconds: float
     queued: int
     """Passes waiting."""
     resident_bytes: int
@@ -212,6 +227,7 @@ class StreamReady(msgspec.Struct, frozen=True, tag=True):
     stream: int
     detector: str
     detector_fallback: bool
+    turn_judge: str
 
 
 class StreamFailed(msgspec.Struct, frozen=True, tag=True):
@@ -242,6 +258,10 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
     stream: int
     utterance: int
     at_ms: int
+    end_probability: float | None = None
+    """The judge's answer about the last pause."""
+    forced: bool = False
+    """The pause was refused, and the longest silence or the end of input ended the turn."""
 
 
 class Partial(msgspec.Struct, frozen=True, tag=True):

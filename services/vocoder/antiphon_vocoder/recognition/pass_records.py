@@ -76,6 +76,8 @@ class StreamPasses:
     stable: StablePrefix = field(default_factory=StablePrefix)
     latest: tuple[tuple[int, int, int], Transcript] | None = None
     """Span and result of the last settled pass made ahead."""
+    heard: tuple[tuple[int, int, int], Transcript | None] | None = None
+    """Span and result of the last pass made ahead, whatever came of it."""
     last_message: object | None = None
     """Sent when nothing is pending any more."""
 

@@ -142,6 +142,14 @@ class PassQueue:
             self._settle(stream)
             self._changed.notify()
 
+    def heard(self, number: int, excerpt: Excerpt) -> tuple[bool, Transcript | None]:
+        """Whether a pass ahead over this span is done, and its result unless it failed."""
+        with self._changed:
+            stream = self._streams.get(number)
+            if stream is None or stream.heard is None or stream.heard[0] != excerpt.span:
+                return False, None
+            return True, stream.heard[1]
+
     def drop_open(self, number: int, next_utterance: int) -> None:
         """The open utterance is dropped: no partial of it follows."""
         with self._changed:
@@ -266,6 +274,7 @@ class PassQueue:
         with self._changed:
             # From here on a final of this span must find the result or queue a pass of its own.
             self._running = None
+            stream.heard = (excerpt.span, transcript)
             settled = transcript is not None and transcript.is_settled
             for request in list(stream.pending):
                 if not request.is_answered and request.utterance.span == excerpt.span:

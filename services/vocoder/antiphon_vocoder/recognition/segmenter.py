@@ -38,6 +38,10 @@ class SpeechStop:
 
     utterance: int
     position: int
+    end_probability: float | None = None
+    """The judge's answer about the last pause, where there was one."""
+    forced: bool = False
+    """The judge refused the pause, and it grew too long or the input ended."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,11 @@ class Pause(Excerpt):
 
 
 @dataclass(frozen=True)
+class Candidate(Excerpt):
+    """A pause that a judge is to accept or refuse as the end, before any further window."""
+
+
+@dataclass(frozen=True)
 class Utterance(Excerpt):
     """The utterance is over. ``audio`` is empty when no window was voice."""
 
@@ -76,14 +85,14 @@ class Utterance(Excerpt):
     tag: str
 
 
-SegmentEvent = SpeechStart | SpeechStop | Progress | Pause | Utterance
+SegmentEvent = SpeechStart | SpeechStop | Progress | Pause | Candidate | Utterance
 
 
 class Segmenter:
     """The turn state of one stream.
 
     Call ``append`` with samples, then ``next_window`` and ``scored`` until there is no window
-    left, before any command.
+    left, before any command. A Candidate is answered by ``judged`` before anything else.
 
     Args:
         turns: turn detection at the start.
@@ -109,8 +118,7 @@ class Segmenter:
         self._pause_samples = pause_samples
         self._interval_samples = interval_samples
         self._manual = turns.manual
-        self._prefix_ms = turns.prefix_ms
-        self._silence_ms = turns.silence_ms
+        self._turns = turns
         self._hysteresis = Hysteresis(turns.threshold, self._release_ms())
         self._floor = 0
         self._held: int | None = 0 if turns.manual else None
@@ -118,6 +126,8 @@ class Segmenter:
         self._audio_start = 0
         self._held_voice = False
         self._paused_at = -1
+        self._judged_at = -1
+        self._end_probability: float | None = None
         self._progress_at = 0
 
     @property
@@ -145,8 +155,17 @@ class Segmenter:
             events += self._stop(self._hysteresis.voice_end, self.position)
         if self.speaking:
             events += self._follow()
+        if self.speaking and self._turns.judged and not self._manual:
+            events += self._propose()
         self._forget()
         return events
+
+    def judged(self, probability: float) -> list[SegmentEvent]:
+        """Takes the judge's answer about the last Candidate: the end, or the same turn goes on."""
+        self._end_probability = probability
+        if probability < self._turns.end_threshold:
+            return []
+        return self._stop(self._hysteresis.voice_end, self.position)
 
     def flush(self, tag: str) -> list[SegmentEvent]:
         """Ends the utterance at the last sample; without voice it is an empty one."""
@@ -173,15 +192,14 @@ class Segmenter:
     def set_turns(self, turns: TurnOptions) -> list[SegmentEvent]:
         """Changes turn detection from here on; what is buffered stays."""
         was_manual, self._manual = self._manual, turns.manual
-        self._prefix_ms = turns.prefix_ms
-        self._silence_ms = turns.silence_ms
+        self._turns = turns
         self._hysteresis.threshold = turns.threshold
         self._hysteresis.silence_ms = self._release_ms()
         if turns.manual and not was_manual and not self.speaking:
             self._held = max(self._floor, self.history.start)
         if was_manual and not turns.manual and self.speaking:
             silence = self._hysteresis.silence(self.position)
-            if silence * 1000 < self._silence_ms * RATE:
+            if silence * 1000 < self._release_ms() * RATE:
                 self._held = None
                 return [SpeechStart(self.utterances, self._start)]
             self._held = self._audio_start
@@ -198,13 +216,16 @@ class Segmenter:
         return self._stop(end if silence < WINDOW else self._hysteresis.voice_end, end)
 
     def _release_ms(self) -> int:
-        return _NEVER_MS if self._manual else self._silence_ms
+        if self._manual:
+            return _NEVER_MS
+        turns = self._turns
+        return max(turns.silence_ms, turns.longest_silence_ms) if turns.judged else turns.silence_ms
 
     def _begin(self) -> list[SegmentEvent]:
         voice = self._hysteresis.voice_start
         held = self._held if self._held is not None else voice
-        self._start = max(self._floor, min(held, voice - _samples(self._prefix_ms)))
-        pre_roll = voice - _samples(max(self._prefix_ms, PRE_ROLL_MS))
+        self._start = max(self._floor, min(held, voice - _samples(self._turns.prefix_ms)))
+        pre_roll = voice - _samples(max(self._turns.prefix_ms, PRE_ROLL_MS))
         earliest = max(self._floor, self.history.start)
         # A manual turn may hold much silence before the voice, which the recogniser is spared.
         self._audio_start = max(earliest, pre_roll if self._manual else min(held, pre_roll))
@@ -220,7 +241,10 @@ class Segmenter:
         position = max(position, self._start)
         events: list[SegmentEvent] = []
         if not self._manual:
-            events.append(SpeechStop(self.utterances, position))
+            is_judged = self._judged_at == self._hysteresis.voice_end
+            probability = self._end_probability if is_judged else None
+            refused = probability is not None and probability < self._turns.end_threshold
+            events.append(SpeechStop(self.utterances, position, probability, refused))
         events.append(self._utterance(position, heard, ""))
         self._close(position)
         return events
@@ -245,6 +269,17 @@ class Segmenter:
             return []
         self._progress_at = self.position
         return [Progress(self.utterances, self._audio_start, self._speech(self.position))]
+
+    def _propose(self) -> list[SegmentEvent]:
+        """The present pause, once it is long enough and unless it was judged."""
+        voice_end = self._hysteresis.voice_end
+        silence = self._hysteresis.silence(self.position)
+        if voice_end == self._judged_at or silence * 1000 < self._turns.silence_ms * RATE:
+            return []
+        if voice_end <= self._audio_start:
+            return []
+        self._judged_at = voice_end
+        return [Candidate(self.utterances, self._audio_start, self._speech(self.position))]
 
     def _cut(self) -> Utterance:
         """Ends an utterance that is too long; speech goes on in the next one."""
@@ -277,6 +312,8 @@ class Segmenter:
         self._floor = position
         self._held = position if self._manual else None
         self._held_voice = False
+        self._judged_at = -1
+        self._end_probability = None
         self._hysteresis.interrupt()
         self._forget()
 
@@ -287,7 +324,7 @@ class Segmenter:
         elif self._held is not None:
             keep = max(self._held, self.position - self._max_samples)
         else:
-            longest = _samples(max(self._prefix_ms, PRE_ROLL_MS)) + START_WINDOWS * WINDOW
+            longest = _samples(max(self._turns.prefix_ms, PRE_ROLL_MS)) + START_WINDOWS * WINDOW
             keep = max(self._floor, self.position - longest)
         self.history.forget_before(min(keep, self.position))
 

@@ -32,6 +32,11 @@ _GAUGES = {
     "recognition_real_time_factor": "Recogniser time over the audio it heard",
     "recognition_passes": "Recogniser passes of the process",
     "recognition_speculative_hits": "Finals recognised ahead of the end of their turn",
+    "recognition_pauses_judged": "Pauses about which the judge of turns was asked",
+    "recognition_pauses_refused": "Pauses that the judge took for no end",
+    "recognition_pauses_unheard": "Pauses judged without the text that the judge wanted",
+    "recognition_turns_forced": "Turns that the longest silence ended",
+    "recognition_pause_trial_seconds": "From a pause to the judge's answer, mean of the process",
     "recognition_partials_skipped": "Partial transcripts left out because newer audio was there",
     "recognition_worker_resident_bytes": "Memory of the recogniser process",
 }
@@ -158,6 +163,11 @@ class RecognitionRuntime:
                 "recognition_real_time_factor": _ratio(seen.pass_seconds, seen.audio_seconds),
                 "recognition_passes": seen.passes,
                 "recognition_speculative_hits": seen.speculative_hits,
+                "recognition_pauses_judged": seen.pauses_judged,
+                "recognition_pauses_refused": seen.pauses_refused,
+                "recognition_pauses_unheard": seen.pauses_unheard,
+                "recognition_turns_forced": seen.turns_forced,
+                "recognition_pause_trial_seconds": _ratio(seen.judge_seconds, seen.pauses_judged),
                 "recognition_partials_skipped": seen.partials_skipped,
                 "recognition_worker_resident_bytes": seen.resident_bytes,
             }
@@ -268,6 +278,7 @@ def _start_message(settings: RecognitionSettings) -> wire.Start:
         partial_interval_ms=settings.partial_interval_ms,
         max_utterance_seconds=settings.max_utterance_seconds,
         max_file_seconds=settings.max_file_seconds,
+        turn_model=str(settings.turn_model) if settings.turn_model is not None else "",
     )
 
 

@@ -54,6 +54,7 @@ class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
                     model=runtime.settings.model_name,
                     detector=ready.detector,
                     detector_fallback=ready.detector_fallback,
+                    turn_judge=ready.turn_judge,
                 )
             )
             reader = asyncio.create_task(self._forward(request_iterator, session))

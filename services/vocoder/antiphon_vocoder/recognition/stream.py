@@ -23,14 +23,16 @@ from antiphon_vocoder.recognition.messages import (
     StreamOptions,
 )
 from antiphon_vocoder.recognition.pass_records import milliseconds
-from antiphon_vocoder.recognition.passes import PassQueue
 from antiphon_vocoder.recognition.segmenter import (
+    Candidate,
+    Pause,
     Segmenter,
     SegmentEvent,
     SpeechStart,
     SpeechStop,
     Utterance,
 )
+from antiphon_vocoder.recognition.turns.trial import Court, Trial
 from antiphon_vocoder.recognition.vad import DetectorSet
 from antiphon_vocoder.recognition.vad.detector import RATE
 
@@ -51,7 +53,7 @@ class LiveStream:
         number: the front's number of the stream.
         options: of the stream.
         detectors: where detectors come from.
-        passes: the recogniser's queue.
+        court: judges pauses; its passes are the recogniser's queue.
         send: takes messages for the front.
         max_samples, pause_samples, interval_samples: as Segmenter.
 
@@ -65,7 +67,7 @@ class LiveStream:
         options: StreamOptions,
         *,
         detectors: DetectorSet,
-        passes: PassQueue,
+        court: Court,
         send: Callable[[object], None],
         max_samples: int,
         pause_samples: int | None,
@@ -75,7 +77,10 @@ class LiveStream:
         self.finished = False
         self._transcribe = options.transcribe
         self._detectors = detectors
-        self._passes = passes
+        self._court = court
+        self._passes = court.passes
+        self._trial: Trial | None = None
+        self._paused: tuple[int, int, int] | None = None
         self._send = send
         self._decoder = RawDecoder(Encoding(options.encoding), options.rate, RATE)
         self.detector, self.detector_fallback = detectors.resolve(options.turns.detector)
@@ -99,8 +104,12 @@ class LiveStream:
 
     @property
     def is_waiting(self) -> bool:
-        """Unanswered finals keep the stream from taking more audio."""
-        return self._passes.backlog(self.number) >= _MAX_BACKLOG
+        """A pause that is judged, or unanswered finals, keep the stream from taking more audio.
+
+        What comes after the pause waits with it, so that events follow from the audio alone,
+        however long the judge takes.
+        """
+        return self._trial is not None or self._passes.backlog(self.number) >= _MAX_BACKLOG
 
     def next_window(self) -> NDArray[np.float32] | None:
         """The next window to score; obeys commands that come before it.
@@ -115,6 +124,15 @@ class LiveStream:
     def scored(self, probability: float) -> None:
         """Takes the probability of the window from ``next_window``."""
         self._handle(self._segmenter.scored(probability))
+
+    def settle(self) -> None:
+        """Takes the answer about a pause that is judged, once there is one."""
+        if self._trial is None or (probability := self._trial.outcome()) is None:
+            return
+        self._trial = None
+        events = self._segmenter.judged(probability)
+        self._court.totals.refused += not events
+        self._handle(events)
 
     def _obey(self, command: StreamCommand) -> None:
         segmenter = self._segmenter
@@ -160,11 +178,22 @@ class LiveStream:
                 case SpeechStart():
                     at = milliseconds(event.position)
                     self._send(Started(self.number, event.utterance, at))
-                case SpeechStop():
+                case SpeechStop(end_probability=probability, forced=forced):
                     at = milliseconds(event.position)
-                    self._send(Stopped(self.number, event.utterance, at))
+                    self._send(Stopped(self.number, event.utterance, at, probability, forced))
+                    self._court.totals.forced += forced
+                case Candidate():
+                    self._try(event)
                 case Utterance():
                     if self._transcribe:
                         self._passes.submit_final(self.number, event)
                 case _:
+                    if isinstance(event, Pause):
+                        self._paused = event.span
                     self._passes.submit_ahead(self.number, event)
+
+    def _try(self, candidate: Candidate) -> None:
+        if self._court.judge.needs_text and self._paused != candidate.span:
+            pause = Pause(candidate.utterance, candidate.start, candidate.audio)
+            self._passes.submit_ahead(self.number, pause)
+        self._trial = Trial(self._court, self.number, candidate)

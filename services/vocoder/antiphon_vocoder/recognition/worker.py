@@ -34,6 +34,8 @@ from antiphon_vocoder.recognition.messages import (
     WorkerReady,
 )
 from antiphon_vocoder.recognition.passes import PassQueue
+from antiphon_vocoder.recognition.turns import load_judge
+from antiphon_vocoder.recognition.turns.trial import Court
 from antiphon_vocoder.recognition.vad import RATE, WINDOW, DetectorSet
 from antiphon_vocoder.recognition.whisper.recognizer import WhisperRecognizer, packaged_model
 
@@ -66,6 +68,7 @@ class Worker:
             threads=start.threads,
             beam_size=start.beam_size,
         )
+        judge = load_judge(Path(start.turn_model) if start.turn_model else None)
         self._detectors = DetectorSet()
         detector, fallback = self._detectors.resolve("auto")
         if fallback:
@@ -74,7 +77,8 @@ class Worker:
         recognizer.transcribe(np.zeros(RATE, np.float32), DecodeOptions())
         detector.score(np.zeros((1, WINDOW), np.float32), [detector.new_state()])
         self._passes = PassQueue(recognizer, endpoint.send)
-        self._detection = Detection(start, self._detectors, self._passes, endpoint.send)
+        self._court = Court(judge, self._passes)
+        self._detection = Detection(start, self._detectors, self._court, endpoint.send)
         self._files: dict[int, FileJob] = {}
         self._stopping = False
         self._gauges_at = 0.0
@@ -95,6 +99,7 @@ class Worker:
             self._send_gauges()
         for job in list(self._files.values()):
             job.cancel()
+        self._court.stop()
         self._passes.stop()
 
     def _dispatch(self, message: object) -> None:
@@ -136,7 +141,7 @@ class Worker:
         if now - self._gauges_at < _GAUGE_SECONDS:
             return
         self._gauges_at = now
-        detection, passes = self._detection.totals, self._passes.totals
+        detection, passes, court = self._detection.totals, self._passes.totals, self._court.totals
         self._endpoint.send(
             WorkerGauges(
                 windows=detection.windows,
@@ -146,6 +151,11 @@ class Worker:
                 audio_seconds=passes.audio_seconds,
                 speculative_hits=passes.speculative_hits,
                 partials_skipped=passes.partials_skipped,
+                pauses_judged=court.judged,
+                pauses_refused=court.refused,
+                pauses_unheard=court.unheard,
+                turns_forced=court.forced,
+                judge_seconds=court.seconds,
                 queued=self._passes.queued,
                 resident_bytes=_resident_bytes(),
             )

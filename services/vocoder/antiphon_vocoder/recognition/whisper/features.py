@@ -25,7 +25,7 @@ class LogMel:
         self._filters = _slaney_filters(bands)
 
     def __call__(self, audio: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
-        """Features (bands, frames) of audio (n,) followed by silence.
+        """Features (bands, frames) of audio (n,) followed by silence, mirrored at both ends.
 
         Audio past ``frames`` x 160 samples is not heard.
         """
@@ -35,6 +35,8 @@ class LogMel:
         samples[half : half + len(heard)] = heard
         mirrored = heard[1 : half + 1][::-1]
         samples[half - len(mirrored) : half] = mirrored
+        if len(heard) == frames * HOP:
+            samples[half + len(heard) :] = heard[-half - 1 : -1][::-1]
         windows = np.lib.stride_tricks.sliding_window_view(samples, FFT)[::HOP][:frames]
         spectrum = np.fft.rfft(windows * self._window, axis=1)
         power = np.square(spectrum.real) + np.square(spectrum.imag)
