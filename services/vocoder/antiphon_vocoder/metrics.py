@@ -17,7 +17,12 @@ class SpeechMetrics:
 
     def __init__(self) -> None:
         model = ("model",)
-        stage = ("model", "stage")
+        self._declare_slots(model)
+        self._declare_times(model)
+        self._declare_listening(model)
+        self._declare_work(model)
+
+    def _declare_slots(self, model: tuple[str]) -> None:
         self.slots = metrics.gauge(
             "speech_slots", "Slots; those of all codecs under the model codec", ("model", "state")
         )
@@ -31,6 +36,9 @@ class SpeechMetrics:
         self.refused = metrics.counter(
             "speech_refused_total", "Streams refused because the queue was full", model
         )
+
+    def _declare_times(self, model: tuple[str]) -> None:
+        stage = (*model, "stage")
         self.first_audio = metrics.histogram(
             "speech_first_audio_seconds",
             "First audio, from the configuration (config) or from the text or codes that made the "
@@ -54,6 +62,8 @@ class SpeechMetrics:
             model,
             buckets=_RTF_BUCKETS,
         )
+
+    def _declare_listening(self, model: tuple[str]) -> None:
         self.slack = metrics.histogram(
             "speech_slack_seconds",
             "Audio ahead of playback when a hop's audio was ready; 0 when it was late",
@@ -75,6 +85,8 @@ class SpeechMetrics:
             "Streams that ended, by whether one had an audible gap (over 100 ms)",
             ("model", "continuous"),
         )
+
+    def _declare_work(self, model: tuple[str]) -> None:
         self.cancelled_hops = metrics.counter(
             "speech_cancelled_hops_total", "Hops dropped because nobody wants them any more", model
         )
