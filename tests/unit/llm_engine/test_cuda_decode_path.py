@@ -369,44 +369,45 @@ def test_rungs_are_recorded_largest_first_and_every_key_is_reached() -> None:
 
 def test_each_width_has_a_ladder_and_narrower_windows_are_padded_to_it() -> None:
     recording = Recording(rows_max=3, widths=(1, 5))
-    assert recording.device.order == [(3, 5), (2, 5), (1, 5), (3, 1), (2, 1), (1, 1)]
-    assert recording.run(2) == (2, 1)
-    assert recording.run(2, 5) == (2, 5) and recording.run(2, 3) == (2, 5)
+    shapes = [(rows, width, 0) for width in (5, 1) for rows in (3, 2, 1)]
+    assert recording.device.order == shapes
+    assert recording.run(2) == (2, 1, 0)
+    assert recording.run(2, 5) == (2, 5, 0) and recording.run(2, 3) == (2, 5, 0)
     assert not recording.graphs.eager
-    assert recording.run(2, 3, room=4) == (2, 3), "a row has no place for the padding"
+    assert recording.run(2, 3, room=4) == (2, 3, 0), "a row has no place for the padding"
     assert recording.graphs.eager == {"near the context limit": 1}
-    assert recording.run(4, 5) == (4, 5)
+    assert recording.run(4, 5) == (4, 5, 0)
     assert recording.graphs.eager["above ladder"] == 1
 
 
 def test_steps_above_the_ladder_take_the_same_python() -> None:
     recording = Recording(rows_max=4)
-    assert recording.run(5) == (5, 1)
+    assert recording.run(5) == (5, 1, 0)
     assert recording.graphs.counters["graph: eager, above ladder"] == 1
     recording.graphs.release()
-    assert recording.run(2) == (2, 1)
+    assert recording.run(2) == (2, 1, 0)
     assert recording.graphs.counters["graph: eager, unexpected"] == 1, "nothing refused it"
 
 
 def test_a_rung_without_memory_stays_eager_and_the_rest_is_recorded() -> None:
     recording = Recording({DecodeShape(8): torch.OutOfMemoryError("no room")})
-    assert list(recording.graphs.recordings.refused) == [(8, 1)]
-    assert recording.run(8) == (8, 1) and recording.run(7) == (7, 1)
-    assert recording.run(9) == (16, 1)
+    assert list(recording.graphs.recordings.refused) == [(8, 1, 0)]
+    assert recording.run(8) == (8, 1, 0) and recording.run(7) == (7, 1, 0)
+    assert recording.run(9) == (16, 1, 0)
     assert recording.graphs.counters["graph: eager, not recorded"] == 1
 
 
 def test_an_aborted_recording_ends_the_sweep() -> None:
     recording = Recording({DecodeShape(8): RuntimeError("capture was invalidated")})
-    assert recording.device.order == [(16, 1), (8, 1)]
-    assert recording.run(16) == (16, 1) and recording.run(9) == (16, 1)
-    assert recording.run(3) == (3, 1)
+    assert recording.device.order == [(16, 1, 0), (8, 1, 0)]
+    assert recording.run(16) == (16, 1, 0) and recording.run(9) == (16, 1, 0)
+    assert recording.run(3) == (3, 1, 0)
     assert recording.graphs.counters["graph: eager, not recorded"] == 1
     assert set(recording.graphs.recordings.refused) == {DecodeShape(rows) for rows in range(1, 9)}
     recording.device.failures.clear()
     recording.graphs.record(recording.work, lambda shape: recording.tensors)
     assert not recording.graphs.recordings.refused, "a later sweep stands for itself"
-    assert recording.run(3) == (3, 1) and recording.graphs.eager == {"not recorded": 1}
+    assert recording.run(3) == (3, 1, 0) and recording.graphs.eager == {"not recorded": 1}
 
 
 def test_a_moved_tensor_is_named_before_a_replay() -> None:
@@ -419,6 +420,6 @@ def test_a_moved_tensor_is_named_before_a_replay() -> None:
 def test_graphs_that_are_off_count_as_off() -> None:
     graphs = DecodeGraphs(HostDevice(), rows_max=4, enabled=False, debug=False)
     ran: list[int] = []
-    assert graphs.route(3) == (3, 1)
+    assert graphs.route(3) == (3, 1, 0)
     graphs.run(DecodeShape(3), 3, lambda: ran.append(3), dict)
     assert ran == [3] and graphs.eager == {"off": 1}

@@ -97,19 +97,19 @@ class ModelAdapters:
         self,
         spec: DecoderSpec,
         *,
-        slots: int,
+        count: int,
         rank_max: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.slots = slots
+        self.slots = count
         self.rank_max = rank_max
 
         def bank(shapes: Sequence[ModuleShape]) -> Bank:
             inputs, sizes = shapes[0].inputs, [shape.outputs for shape in shapes]
             if device.type == "cpu" and dtype == torch.float32:
-                return HostBank(slots + 1, inputs, sizes)
-            return DeviceBank(slots + 1, inputs, sizes, rank=rank_max, dtype=dtype, device=device)
+                return HostBank(count + 1, inputs, sizes)
+            return DeviceBank(count + 1, inputs, sizes, rank=rank_max, dtype=dtype, device=device)
 
         self.layers = []
         for layer in spec.layers:

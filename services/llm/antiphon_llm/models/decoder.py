@@ -160,10 +160,10 @@ class Decoder:
         )
         return self._taps
 
-    def serve_adapters(self, slots: int, rank_max: int) -> ModelAdapters:
+    def serve_adapters(self, count: int, rank_max: int) -> ModelAdapters:
         """Makes room for so many adapters of ranks up to ``rank_max``."""
         self.adapters = ModelAdapters(
-            self.spec, slots=slots, rank_max=rank_max, dtype=self.dtype, device=self.device
+            self.spec, count=count, rank_max=rank_max, dtype=self.dtype, device=self.device
         )
         for block, layer in zip(self._blocks, self.adapters.layers, strict=True):
             block.adapters = layer
@@ -206,7 +206,7 @@ class Decoder:
             meta,
             views,
             lambda: self._run_blocks(positions, meta, views, work, adapted),
-            slots=None if adapted is None else adapted.slots,
+            adapters=None if adapted is None else adapted.slots,
         )
         if self._taps is not None:
             self._taps.join(ids.shape[0])

@@ -75,10 +75,10 @@ class DecodePrograms:
         meta: AttentionMeta,
         views: Sequence[CacheView],
         blocks: Callable[[], None],
-        slots: torch.Tensor | None = None,
+        adapters: torch.Tensor | None = None,
     ) -> None:
-        """Does what ``blocks`` does, through a program where one fits; ``slots`` are the tokens'
-        adapters, where any has one.
+        """Does what ``blocks`` does, through a program where one fits; ``adapters`` are the
+        slots of the tokens' own, where any has one.
 
         ``blocks`` reads and writes nothing but weights, fixed workspace and the arguments.
         Whatever it raises for bad data is raised from a program's step too.
@@ -87,8 +87,8 @@ class DecodePrograms:
         if not self.enabled or not recurs(tokens, rows, meta.max_query):
             blocks()
             return
-        shape = tokens, rows, slots is not None
-        addresses = _addresses(positions, meta, slots)
+        shape = tokens, rows, adapters is not None
+        addresses = _addresses(positions, meta, adapters)
         known = self._recorded.get(shape)
         if known is None:
             self._count(RECORDED)
@@ -129,7 +129,7 @@ class DecodePrograms:
 
 
 def _addresses(
-    positions: torch.Tensor, meta: AttentionMeta, slots: torch.Tensor | None
+    positions: torch.Tensor, meta: AttentionMeta, adapters: torch.Tensor | None
 ) -> tuple[int, ...]:
     """Where a step's metadata lies, and the two numbers of it that calls take by value."""
     return (
@@ -140,5 +140,5 @@ def _addresses(
         meta.write_slot.data_ptr(),
         meta.block_table.shape[1],
         meta.block_tokens,
-        0 if slots is None else slots.data_ptr(),
+        0 if adapters is None else adapters.data_ptr(),
     )
