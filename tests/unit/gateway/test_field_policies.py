@@ -13,11 +13,13 @@ from antiphon_gateway.openai import (
     chat,
     completions,
     fields,
+    loras,
     ranking,
     responses,
     text,
 )
 from antiphon_gateway.openai.decode import apply_policies
+from antiphon_gateway.openapi.endpoint import documented_routes
 from openai.types import (
     batch_create_params,
     completion_create_params,
@@ -73,6 +75,7 @@ ENDPOINTS = {
         batches.BatchRequest,
         batch_create_params.BatchCreateParams,
     ),
+    "loras": (fields.LORA, loras.LoraRequest),
     "rerank": (fields.RERANK, ranking.RerankRequest),
     "score": (fields.SCORE, ranking.ScoreRequest),
     "tokenize": (fields.TOKENIZE, text.TokenizeRequest),
@@ -91,6 +94,14 @@ def test_every_sdk_field_has_a_class(endpoint: str) -> None:
 def test_every_field_of_an_upload_has_a_class() -> None:
     names = typing.get_type_hints(file_create_params.FileCreateParams)
     assert set(names) == set(fields.FILE)
+
+
+def test_no_documented_endpoint_is_left_out() -> None:
+    checked = [policies for policies, *_ in ENDPOINTS.values()]
+    for route in documented_routes():
+        for operation in getattr(route, "operations", {}).values():
+            policies = operation.body.policies if operation.body else None
+            assert policies is None or policies is fields.FILE or policies in checked, route.path
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)

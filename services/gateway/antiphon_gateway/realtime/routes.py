@@ -103,6 +103,10 @@ def _parse(body: bytes) -> ClientSecretRequest:
         ) from None
 
 
+class RealtimeSchemas(Struct):
+    """JSON Schemas of the events; as the document that they make is, not described further."""
+
+
 async def get_schemas(_request: Request) -> Response:
     """JSON Schemas of all client and server events, from the structs that read and write them."""
     return Response(schemas.document(), media_type="application/json")
@@ -125,6 +129,14 @@ ROUTES: list[BaseRoute] = [
             errors=CALL,
         ),
     ),
-    Route("/v1/realtime/schemas", get_schemas, methods=["GET"]),
+    Endpoint(
+        "/v1/realtime/schemas",
+        get_schemas,
+        get=Operation(
+            "getRealtimeSchemas",
+            "Shows the JSON Schemas of the realtime events.",
+            answer=(RealtimeSchemas,),
+        ),
+    ),
     Route("/voice", open_voice_page, methods=["GET"]),
 ]

@@ -65,7 +65,8 @@ def rest_routes() -> list[Endpoint]:
         *_responses(),
         *_audio(),
         *_catalog(),
-        *_stored(),
+        *_files(),
+        *_batches(),
         *_probes(),
     ]
 
@@ -289,7 +290,7 @@ def _catalog() -> list[Endpoint]:
     ]
 
 
-def _stored() -> list[Endpoint]:
+def _files() -> list[Endpoint]:
     return [
         Endpoint(
             "/v1/files",
@@ -324,6 +325,11 @@ def _stored() -> list[Endpoint]:
                 errors=OBJECT,
             ),
         ),
+    ]
+
+
+def _batches() -> list[Endpoint]:
+    return [
         Endpoint(
             "/v1/batches",
             Batches(),
