@@ -97,7 +97,12 @@ class FrontAdapters:
                 field="path",
             )
         key = (None if shared else tenant, name)
-        if name == "default" or self._is_model_name(name) or key in self._loaded or key in self._changing:
+        if (
+            name == "default"
+            or self._is_model_name(name)
+            or key in self._loaded
+            or key in self._changing
+        ):
             raise AlreadyExists(f"name {name!r} is that of a model or adapter", field="name")
         self._base()
         return await self._shielded(key, self._load(key, path))
