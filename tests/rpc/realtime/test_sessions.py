@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 from antiphon.llm.v1 import generate_pb2 as gen
+from antiphon.vocoder.v1 import recognition_service_pb2 as rec
 from antiphon_core import metrics
 from antiphon_core.node_types import NodeMeasures
 from jsonschema import Draft202012Validator
@@ -204,6 +205,18 @@ async def test_rate_limits_are_told_where_there_are_any() -> None:
             await client.until("response.done")
     finally:
         await gateway.stop()
+
+
+async def test_semantic_turns_are_judged_by_the_recogniser(gateway: RealtimeGateway) -> None:
+    async with gateway.session() as client:
+        detection = {"type": "semantic_vad", "eagerness": "low"}
+        await client.update(audio={"input": {"turn_detection": detection}})
+        await client.speak()
+        await client.until("response.done")
+    asked = gateway.running.configs[-1].turn_detection
+    assert asked.mode == rec.TurnDetection.MODE_SEMANTIC
+    assert asked.eagerness == rec.TurnDetection.EAGERNESS_LOW
+    assert not asked.HasField("silence") and not asked.HasField("max_silence")
 
 
 async def test_schemas_describe_every_event(gateway: RealtimeGateway) -> None:

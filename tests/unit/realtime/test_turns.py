@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from antiphon_gateway.domain.recognition import TurnMode
 from antiphon_gateway.realtime import commands, inputs
 from realtime_bench import FAILURE, SECOND, Bench, kinds, message_texts, of
 
@@ -234,14 +235,28 @@ def test_a_mode_change_mid_turn_keeps_the_buffer_and_ends_the_turn_silently(benc
     assert kinds(bench.client("input_audio_buffer.commit"))[0] == "input_audio_buffer.committed"
 
 
-def test_semantic_vad_waits_by_eagerness(bench: Bench) -> None:
+def test_semantic_vad_leaves_the_end_of_turns_to_the_recogniser(bench: Bench) -> None:
     bench.append(0.1)
-    for eagerness, silence in [("low", 1200), ("auto", 700), ("medium", 700), ("high", 400)]:
-        bench.update(
-            audio={"input": {"turn_detection": {"type": "semantic_vad", "eagerness": eagerness}}}
-        )
-        tuned = [c for c in bench.commands if isinstance(c, commands.TuneRecognizer)][-1]
-        assert tuned.detection.silence_ms == silence
+    for eagerness, asked in (("low", "low"), ("auto", "medium"), ("high", "high")):
+        detection = {"type": "semantic_vad", "eagerness": eagerness}
+        bench.update(audio={"input": {"turn_detection": detection}}, speculative_ms=200)
+        tuned = bench.commands[-1]
+        assert isinstance(tuned, commands.TuneRecognizer)
+        assert tuned.detection.mode is TurnMode.SEMANTIC
+        assert tuned.detection.eagerness == asked
+        assert tuned.detection.silence_ms is None and tuned.detection.threshold is None
+
+
+@pytest.mark.parametrize(
+    ("forced", "label"), [(False, "semantic_vad"), (True, "semantic_vad_longest_silence")]
+)
+def test_who_ended_a_semantic_turn_is_counted(bench: Bench, forced: bool, label: str) -> None:
+    bench.update(audio={"input": {"turn_detection": {"type": "semantic_vad"}}})
+    bench.append(1.5)
+    bench.start_speech(0)
+    ended = inputs.SpeechEnded(bench.state.epoch, bench.utterance, 1000, forced)
+    assert kinds(bench.feed(ended))[0] == "input_audio_buffer.speech_stopped"
+    assert commands.CountTurn(label) in bench.commands
 
 
 def test_a_broken_recogniser_is_reopened_and_what_waited_is_heard_again(bench: Bench) -> None:

@@ -90,7 +90,7 @@ def live_response_to_event(
         return recognition.SpeechStarted(started.utterance, started.at_ms)
     if kind == "speech_stopped":
         stopped = message.speech_stopped
-        return recognition.SpeechStopped(stopped.utterance, stopped.at_ms)
+        return recognition.SpeechStopped(stopped.utterance, stopped.at_ms, stopped.forced)
     if kind == "final":
         return _final(message.final)
     if kind == "error":
@@ -138,6 +138,7 @@ def _turn_detection(detection: recognition.TurnDetection) -> pb.TurnDetection:
         mode=pb.TurnDetection.Mode.Name(_TURN_MODES[detection.mode]),
         threshold=detection.threshold,
         detector=detection.detector,
+        eagerness=f"EAGERNESS_{(detection.eagerness or 'unspecified').upper()}",
     )
     if detection.silence_ms is not None:
         message.silence.CopyFrom(milliseconds_to_duration(detection.silence_ms))

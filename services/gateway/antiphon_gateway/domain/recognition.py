@@ -26,6 +26,8 @@ class TurnDetection(Struct, frozen=True):
     silence_ms: int | None = None
     prefix_ms: int | None = None
     detector: str = ""
+    eagerness: str = ""
+    """Of SEMANTIC: low, medium or high; empty takes the service's default."""
 
 
 class RecognitionConfig(Struct, frozen=True):
@@ -67,6 +69,8 @@ class SpeechStopped(Struct, frozen=True):
 
     utterance: int
     at_ms: int
+    forced: bool = False
+    """The longest silence ended a judged turn, not the judge."""
 
 
 class PartialTranscript(Struct, frozen=True):

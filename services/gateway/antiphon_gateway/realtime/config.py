@@ -10,9 +10,6 @@ from msgspec import Meta, Struct
 from antiphon_gateway.realtime.errors import ProtocolError
 from antiphon_gateway.realtime.formats import Pcm, WireFormat
 
-SILENCE_OF_EAGERNESS = {"low": 1200, "medium": 700, "auto": 700, "high": 400}
-"""Silence in ms that ends a turn under semantic_vad where no model judges the pause."""
-
 OPTIONAL_EVENTS = (
     "conversation.item.created",
     "output_audio_buffer.started",
@@ -41,7 +38,7 @@ class ServerVad(
 class SemanticVad(
     Struct, frozen=True, tag="semantic_vad", tag_field="type", forbid_unknown_fields=True
 ):
-    """Turns end when the speaker seems to have finished."""
+    """Turns end at a pause in which the recogniser judges that the speaker has finished."""
 
     eagerness: Literal["low", "medium", "high", "auto"] = "auto"
     create_response: bool = True
@@ -187,13 +184,9 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def silence_ms(self) -> int:
-        """Silence that ends a turn; 0 where the client ends it."""
+        """Silence that ends a turn; 0 where something else does."""
         detection = self.audio.input.turn_detection
-        if detection is None:
-            return 0
-        if isinstance(detection, SemanticVad):
-            return SILENCE_OF_EAGERNESS[detection.eagerness]
-        return detection.silence_duration_ms
+        return detection.silence_duration_ms if isinstance(detection, ServerVad) else 0
 
 
 def check_consistency(config: SessionConfig, path: str) -> None:

@@ -6,7 +6,7 @@ from antiphon_gateway.domain.recognition import RecognitionConfig, TurnMode
 from antiphon_gateway.domain.recognition import TurnDetection as BackendDetection
 from antiphon_gateway.realtime import inputs, speculation, transcripts
 from antiphon_gateway.realtime.commands import Close, OpenRecognizer, TuneRecognizer
-from antiphon_gateway.realtime.config import ServerVad, SessionConfig, TurnDetection
+from antiphon_gateway.realtime.config import SemanticVad, ServerVad, SessionConfig, TurnDetection
 from antiphon_gateway.realtime.errors import ProtocolError
 from antiphon_gateway.realtime.formats import backend_format
 from antiphon_gateway.realtime.state import SessionState
@@ -130,12 +130,17 @@ def _detection(config: SessionConfig) -> BackendDetection:
     detection = config.audio.input.turn_detection
     if detection is None:
         return BackendDetection(mode=TurnMode.NONE)
-    is_server = isinstance(detection, ServerVad)
+    if isinstance(detection, SemanticVad):
+        return BackendDetection(
+            mode=TurnMode.SEMANTIC,
+            prefix_ms=SEMANTIC_PREFIX_MS,
+            eagerness="medium" if detection.eagerness == "auto" else detection.eagerness,
+        )
     return BackendDetection(
-        mode=TurnMode.SERVER_VAD if is_server else TurnMode.SEMANTIC,
-        threshold=detection.threshold if is_server else None,
-        silence_ms=speculation.pause_ms(config) or config.silence_ms,
-        prefix_ms=prefix_ms(detection),
+        mode=TurnMode.SERVER_VAD,
+        threshold=detection.threshold,
+        silence_ms=speculation.pause_ms(config) or detection.silence_duration_ms,
+        prefix_ms=detection.prefix_padding_ms,
     )
 
 

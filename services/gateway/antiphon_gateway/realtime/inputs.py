@@ -35,6 +35,8 @@ class SpeechEnded(Struct, frozen=True):
     epoch: int
     utterance: int
     at_ms: int
+    forced: bool = False
+    """The longest silence ended a judged turn, not the judge."""
 
 
 class PartialText(Struct, frozen=True):

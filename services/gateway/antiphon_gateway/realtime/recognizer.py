@@ -180,7 +180,7 @@ class RecognizerRunner:
         if isinstance(event, recognition.SpeechStarted):
             self._report(inputs.SpeechBegan(epoch, event.utterance, event.at_ms))
         elif isinstance(event, recognition.SpeechStopped):
-            self._report(inputs.SpeechEnded(epoch, event.utterance, event.at_ms))
+            self._report(inputs.SpeechEnded(epoch, event.utterance, event.at_ms, event.forced))
         elif isinstance(event, recognition.FinalTranscript):
             logprobs = tuple(_logprobs(event))
             self._report(inputs.Transcript(epoch, event.utterance, event.text, event.tag, logprobs))

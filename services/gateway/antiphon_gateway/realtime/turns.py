@@ -91,7 +91,7 @@ def speech_ended(state: SessionState, heard: inputs.SpeechEnded) -> None:
     turn.paused_at_ms, turn.paused_utterance = end_ms, heard.utterance
     pause_ms = speculation.pause_ms(state.config)
     if not pause_ms:
-        _end_turn(state, turn, end_ms)
+        _end_turn(state, turn, end_ms, forced=heard.forced)
         return
     turn.ends_at = state.now + (state.config.silence_ms - pause_ms) / 1000
     speculation.begin(state, turn)
@@ -125,7 +125,7 @@ def idle_timeout(state: SessionState) -> None:
     responses.answer_silence(state)
 
 
-def _end_turn(state: SessionState, turn: OpenTurn, end_ms: int) -> None:
+def _end_turn(state: SessionState, turn: OpenTurn, end_ms: int, *, forced: bool = False) -> None:
     detection = state.config.audio.input.turn_detection
     assert detection is not None
     utterance = turn.paused_utterance
@@ -134,6 +134,8 @@ def _end_turn(state: SessionState, turn: OpenTurn, end_ms: int) -> None:
     audio = state.buffer.take(turn.start_ms, end_ms)
     pending = PendingTranscript(turn.pieces, logprobs=turn.logprobs)
     kind = "server_vad" if isinstance(detection, ServerVad) else "semantic_vad"
+    if forced:
+        kind = "semantic_vad_longest_silence"
     entry = _commit_item(state, turn.item_id, audio, pending, kind)
     entry.audio_seconds = (end_ms - turn.start_ms) / 1000
     if utterance in turn.ended_utterances:
