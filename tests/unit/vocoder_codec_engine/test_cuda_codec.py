@@ -74,7 +74,10 @@ def test_the_whole_is_what_the_codec_decodes_at_once(device: CudaStepDevice, cod
     codes = codes_of(9, 50)
     streamed = bench.speak(0, codes, list(range(0, 50, 3)))
     whole = codec.decode(torch.from_numpy(codes.T[None].astype(np.int64)).to(device.device))
-    np.testing.assert_allclose(streamed, whole[0].float().cpu().numpy(), atol=1e-4)
+    expected = whole[0].float().cpu().numpy()
+    # These random weights give samples far above 1: what counts is the error beside them.
+    error = np.sqrt(np.mean((streamed - expected) ** 2) / np.mean(expected**2))
+    assert error < 1e-4
 
 
 @pytest.mark.parametrize("company", [1, 8, 32])
@@ -88,8 +91,9 @@ def test_samples_do_not_depend_on_company_or_slot(
         for tensor in state.tensors.values():
             if tensor.is_floating_point():
                 tensor[company:].fill_(torch.nan)
-    spoken = {bench.open(slot): codes_of(100 + slot, 40) for slot in range(company - 1)}
-    spoken[bench.open(31)] = codes
+    slots = range(company - 1)
+    spoken = {bench.open(slot, codebooks=8): codes_of(100 + slot, 40) for slot in slots}
+    spoken[bench.open(31, codebooks=8)] = codes
     generator = random.Random(company)
     waiting = {key: pieces(40, [generator.randint(0, 40) for _ in range(4)]) for key in spoken}
     while any(waiting.values()):
@@ -112,7 +116,7 @@ def test_device_memory_is_flat_in_the_length_of_a_stream(
     bench.speak(0, codes_of(1, 100))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    key = bench.open(1)
+    key = bench.open(1, codebooks=8)
     for start in range(0, 4000, 100):
         bench.push(key, codes_of(start, 100))
         bench.turns()
