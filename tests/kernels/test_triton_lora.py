@@ -47,7 +47,9 @@ def test_lora(device: torch.device, case: Case, dtype: torch.dtype) -> None:
 def test_a_row_is_the_same_in_any_company(
     device: torch.device, case: Case, dtype: torch.dtype
 ) -> None:
-    """Other rows, more active adapters, another order of them."""
+    """Other rows, more active adapters, another order of them. Interpreted, a product rounds by
+    the row's place in its tile."""
+    apart = 0.0 if device.type == "cuda" else 1e-2 if dtype is torch.bfloat16 else 1e-6
     arguments, bank = on(device, case, dtype)
     alone = arguments.out.clone()
     kernel.lora(arguments.x, bank, arguments.slots, arguments.active, arguments.out)
@@ -55,7 +57,7 @@ def test_a_row_is_the_same_in_any_company(
         span = slice(row, row + 1)
         active = arguments.active if row % 2 else arguments.slots[span].contiguous()
         kernel.lora(arguments.x[span], bank, arguments.slots[span], active.flip(0), alone[span])
-        assert torch.equal(alone[span], arguments.out[span])
+        torch.testing.assert_close(alone[span], arguments.out[span], rtol=apart, atol=apart)
 
 
 def test_a_deep_projection_is_cut(device: torch.device) -> None:
