@@ -24,7 +24,6 @@ def test_a_session_opens_with_its_full_effective_configuration(bench: Bench) -> 
             "input": {
                 "format": {"type": "audio/pcm", "rate": 24000},
                 "transcription": {
-                    "model": None,
                     "language": None,
                     "prompt": None,
                 },

@@ -121,7 +121,7 @@ def merge(
 def echo(config: SessionConfig, session_id: str, expires_at: int) -> dict[str, Any]:
     """The full effective configuration as session.created and session.updated send it."""
     tree = msgspec.to_builtins(config)
-    _omit_newer_fields(tree)
+    _omit_unset(tree)
     head = {"id": session_id, "object": _OBJECT[config.type], "expires_at": expires_at}
     if config.transcribes_only:
         audio = {"input": tree["audio"]["input"]}
@@ -131,11 +131,11 @@ def echo(config: SessionConfig, session_id: str, expires_at: int) -> dict[str, A
     return {**tree, **head}
 
 
-def _omit_newer_fields(tree: dict[str, Any]) -> None:
-    """Pipecat's events take no transcription field that they do not know, not even a null."""
+def _omit_unset(tree: dict[str, Any]) -> None:
+    """Pipecat takes neither a transcription model of null nor fields that it does not know."""
     transcription = tree["audio"]["input"]["transcription"]
     if transcription is not None:
-        for name in ("keywords", "languages", "delay"):
+        for name in ("model", "keywords", "languages", "delay"):
             if transcription[name] is None:
                 del transcription[name]
 
