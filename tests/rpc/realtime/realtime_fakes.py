@@ -56,6 +56,8 @@ class Running:
     llm: int = 0
     voice: int = 0
     recognizer: int = 0
+    voices: int = 0
+    """Voice calls so far."""
     prompts: list[gen.GenerateRequest] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     configs: list[rec.RecognitionConfig] = field(default_factory=list)
@@ -118,6 +120,7 @@ class ScriptedVoice(vocoder_service_pb2_grpc.VocoderServiceServicer):
 
     async def StreamSpeech(self, requests, context) -> AsyncIterator[voc.StreamSpeechResponse]:
         self.running.voice += 1
+        self.running.voices += 1
         characters = sample = 0
         text = ""
         form = audio_pb2.AudioFormat()

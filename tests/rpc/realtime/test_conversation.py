@@ -206,12 +206,14 @@ async def test_tool_calls_pass_through(gateway: RealtimeGateway) -> None:
         events = await client.until("response.done")
         call = events[-1]["response"]["output"][0]
         assert (call["name"], call["arguments"]) == ("clock", '{"zone":"UTC"}')
+        assert gateway.running.voices == 0, "a voice without text times out"
         gateway.script.tool_pieces = ()
         output = {"type": "function_call_output", "call_id": "call_7", "output": "noon"}
         await client.send("conversation.item.create", item=output)
         await client.send("response.create")
         await client.until("response.done")
         client.oracle.finish()
+    assert gateway.running.voices == 1
     chat = gateway.running.prompts[-1].chat
     assert chat.tools[0].name == "clock"
     assert chat.messages[-2].tool_calls[0].id == "call_7"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from antiphon_core.errors import AntiphonError, Internal
@@ -43,7 +44,6 @@ async def run_response(
     """
     response_id = plan.response_id
     try:
-        # The generation starts before the voice is open, so that neither waits for the other.
         async with backends.llm.generate(_request(plan)) as text:
             if plan.speech is None:
                 await _read(response_id, text, report, None)
@@ -69,21 +69,57 @@ async def _speak(
     released: asyncio.Event,
 ) -> None:
     resolved = replace(config, voice=backends.vocoder.resolve_voice(config.voice))
-    async with backends.vocoder.stream(resolved) as voice, asyncio.TaskGroup() as tasks:
-        tasks.create_task(_play(plan, voice, report, audio_credit, released))
-        await _read(plan.response_id, text, report, voice)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def open_stream() -> SpeechStream:
+            stream = await stack.enter_async_context(backends.vocoder.stream(resolved))
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            tasks.create_task(_play(plan, stream, report, audio_credit, released))
+            return stream
+
+        await _read(plan.response_id, text, report, _Voice(open_stream))
+
+
+class _Voice:
+    """Speaks a reply's text.
+
+    The stream is opened with the first text: a vocoder ends one that is given nothing for long, and
+    a reply may write calls for as long as it likes.
+    """
+
+    def __init__(self, open_stream: Callable[[], Awaitable[SpeechStream]]) -> None:
+        self._open_stream = open_stream
+        self._stream: SpeechStream | None = None
+        self._first_clause = FirstClause(FIRST_CLAUSE_WORDS)
+
+    async def say(self, text: str) -> None:
+        """Sends text, and has the first clause spoken at once."""
+        if self._stream is None:
+            self._stream = await self._open_stream()
+        end = self._first_clause.cut(text)
+        if end is None:
+            await self._stream.send_text(text)
+            return
+        if end:
+            await self._stream.send_text(text[:end])
+        await self._stream.flush()
+        await self._stream.send_text(text[end:])
+
+    async def end(self) -> None:
+        """No text follows."""
+        if self._stream is not None:
+            await self._stream.end_input()
 
 
 async def _read(
-    response_id: str, text: GenerationStream, report: Report, voice: SpeechStream | None
+    response_id: str, text: GenerationStream, report: Report, voice: _Voice | None
 ) -> None:
     cut = False
-    first_clause = FirstClause(FIRST_CLAUSE_WORDS)
     async for event in text:
         if isinstance(event, generation.Delta):
             _report_delta(response_id, event, report)
             if voice is not None and event.text:
-                await _say(voice, first_clause, event.text)
+                await voice.say(event.text)
         elif isinstance(event, generation.Accepted):
             report(inputs.PromptAccepted(response_id, event.prompt_tokens))
         elif isinstance(event, generation.Finished):
@@ -93,18 +129,7 @@ async def _read(
         else:
             report(inputs.TextEnded(response_id, cut, event.usage))
     if voice is not None:
-        await voice.end_input()
-
-
-async def _say(voice: SpeechStream, first_clause: FirstClause, text: str) -> None:
-    end = first_clause.cut(text)
-    if end is None:
-        await voice.send_text(text)
-        return
-    if end:
-        await voice.send_text(text[:end])
-    await voice.flush()
-    await voice.send_text(text[end:])
+        await voice.end()
 
 
 def _request(plan: ResponsePlan) -> generation.GenerateRequest:
