@@ -39,6 +39,8 @@ LEAST_AGREEMENT = 0.99
 COMPARED_FRAMES = 64
 COMPARED_STREAMS = 8
 CALLS = 60
+PROFILED_STEPS = 5
+PROFILED_KERNELS = 25
 
 PEER_MS = {
     "decode": {1: 1.63, 16: 2.54, 64: 4.21, 256: 7.44},
@@ -145,7 +147,7 @@ def measure_cell(
 
 
 def profile(codec: Mimi, device: Device, direction: str, batch: int) -> None:
-    """Prints the kernels that take most of five steps, run one by one."""
+    """Prints the kernels that take most of a step, their time and launches in it."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as trace
 
@@ -157,16 +159,18 @@ def profile(codec: Mimi, device: Device, direction: str, batch: int) -> None:
         codec.decoder_state(batch, 1) if direction == "decode" else codec.encoder_state(batch, 1)
     )
     with trace(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as taken:
-        for _ in range(5):
+        for _ in range(PROFILED_STEPS):
             if direction == "decode":
                 codec.decode_step(codes, state, None, mask)
             else:
                 codec.encode_step(pcm, state, None, mask)
         device.synchronize()
-    table = taken.key_averages().table(
-        sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=70
-    )
-    print(table, flush=True)
+    kernels = [event for event in taken.key_averages() if "CUDA" in str(event.device_type)]
+    kernels.sort(key=lambda event: -event.self_device_time_total)
+    for event in kernels[:PROFILED_KERNELS]:
+        microseconds = event.self_device_time_total / PROFILED_STEPS
+        count = event.count / PROFILED_STEPS
+        print(f"    {microseconds:8.1f} us in {count:5.1f} x {event.key[:90]}", flush=True)
 
 
 def compare(codec: Mimi, exact: Mimi) -> Quality:

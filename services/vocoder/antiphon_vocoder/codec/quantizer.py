@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from antiphon_kernels.nearest_codes import nearest_codes
 from torch.nn import functional
 
 from antiphon_vocoder.codec.products import Products
@@ -31,7 +32,7 @@ class ResidualQuantizer:
             torch.cat([stacked.flatten(0, 1), stacked.new_zeros(1, dim)])
         )
         self._first_rows = torch.arange(self.count, device=products.device) * self.size
-        self._search = products.put_exact((-2 * stacked).transpose(1, 2))
+        self._books = self._table[:-1].view(self.count, self.size, dim)
         self._norms = products.put_exact(stacked.square().sum(dim=2))
 
     def decode(self, codes: torch.Tensor) -> torch.Tensor:
@@ -52,13 +53,8 @@ class ResidualQuantizer:
     def encode(self, latents: torch.Tensor, depth: int) -> torch.Tensor:
         """latents (B, T, dim) to codes (B, depth, T) int64; equal distances take the lowest."""
         batch, steps, dim = latents.shape
-        residual = latents.float().reshape(batch * steps, dim)
-        codes = []
         with self._products.exact():
-            for level in range(depth):
-                distances = torch.addmm(self._norms[level], residual, self._search[level])
-                nearest = distances.argmin(dim=1)
-                codes.append(nearest)
-                if level + 1 < depth:
-                    residual = residual - self._table[level * self.size :].index_select(0, nearest)
-        return torch.stack(codes, dim=1).view(batch, steps, depth).transpose(1, 2)
+            codes = nearest_codes(
+                latents.float().reshape(batch * steps, dim), self._books, self._norms, depth
+            )
+        return codes.view(depth, batch, steps).transpose(0, 1)

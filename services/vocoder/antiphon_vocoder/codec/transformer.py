@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+from antiphon_kernels.ring_attention import MAX_STEPS, ring_attention
+from antiphon_kernels.runtime import fall_back
 from torch.nn import functional
 
 from antiphon_vocoder.codec.products import Products
@@ -104,9 +107,40 @@ def _pairs_beside(shape: TransformerShape) -> torch.Tensor:
     return (torch.arange(shape.heads)[:, None] * shape.head_dim + head).flatten()
 
 
+class RingStep(Protocol):
+    """Where one step stands in the rings; the same for all layers."""
+
+    def attend(self, qkv: torch.Tensor, ring: torch.Tensor) -> torch.Tensor:
+        """qkv (B * T, 3 * heads * head_dim) to (B * T, heads * head_dim); ring is one layer's."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class RingStep:
-    """Where one step stands in the ring; the same for all layers.
+class InPlaceStep:
+    """A step of few positions on CUDA: one kernel that reads the ring where it lies.
+
+    Attributes:
+        before: (B) int64, positions seen.
+        targets: (B) int64, the rows that are written, and read.
+        turns: (B, T, head_dim / 2, 2) cosine and sine.
+    """
+
+    before: torch.Tensor
+    targets: torch.Tensor
+    turns: torch.Tensor
+    window: int
+
+    def attend(self, qkv: torch.Tensor, ring: torch.Tensor) -> torch.Tensor:
+        """As :meth:`RingStep.attend`."""
+        batch, steps = self.turns.shape[:2]
+        qkv = qkv.view(batch, steps, 3, *ring.shape[-2:])
+        attended = ring_attention(qkv, self.turns, ring, self.before, self.targets, self.window)
+        return attended.flatten(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredStep:
+    """Any step, in plain torch.
 
     Attributes:
         rows: (B,) int64 or None, the rows that are read.
@@ -121,6 +155,23 @@ class RingStep:
     cells: torch.Tensor
     rotation: torch.Tensor
     mask: torch.Tensor
+
+    def attend(self, qkv: torch.Tensor, ring: torch.Tensor) -> torch.Tensor:
+        """As :meth:`RingStep.attend`."""
+        batch, steps = self.cells.shape
+        dtype = qkv.dtype
+        qkv = qkv.view(batch, steps, 3, ring.shape[-2], -1, 2)
+        turned = torch.view_as_complex(qkv.float()) * self.rotation
+        qkv = torch.view_as_real(turned).flatten(-2).to(dtype)
+        ring.index_put_((self.targets, self.cells), qkv[:, :, 1:])
+        held = ring[:batch] if self.rows is None else ring.index_select(0, self.rows)
+        attended = functional.scaled_dot_product_attention(
+            qkv[:, :, 0].transpose(1, 2),
+            held[:, :, 0].transpose(1, 2),
+            held[:, :, 1].transpose(1, 2),
+            attn_mask=self.mask,
+        )
+        return attended.transpose(1, 2).reshape(batch * steps, -1)
 
 
 class RingTransformer:
@@ -175,8 +226,13 @@ class RingTransformer:
         device = before.device
         positions = before[:, None] + torch.arange(steps, device=device)
         # Far positions times a frequency need more than the digits of fp32.
-        angles = positions[..., None, None].double() * self._frequencies
+        angles = positions[..., None].double() * self._frequencies
         turned = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+        if device.type == "cuda":
+            if steps <= MAX_STEPS:
+                turns = torch.view_as_real(turned)
+                return InPlaceStep(before, targets, turns, self.shape.window)
+            fall_back("ring_attention", f"more than {MAX_STEPS} positions")
         plain = torch.ones_like(turned)
         last = positions[:, -1:]
         cells = torch.arange(capacity, device=device)
@@ -184,33 +240,22 @@ class RingTransformer:
         age = positions[:, :, None] - held[:, None, :]
         seen = (age >= 0) & (age < self.shape.window) & (held[:, None, :] >= 0)
         mask = torch.where(seen, 0.0, float("-inf")).to(self.products.dtype)
-        return RingStep(
+        return GatheredStep(
             rows,
             targets[:, None],
             positions % capacity,
-            torch.stack([turned, turned, plain], dim=2),
+            torch.stack([turned, turned, plain], dim=2)[:, :, :, None],
             mask[:, None],
         )
 
     def _attend(self, x: torch.Tensor, block: _Block, ring: torch.Tensor, step: RingStep) -> None:
         """Adds attention to x (B * T, hidden) in place."""
         shape = self.shape
-        batch, steps = step.cells.shape
         normed = functional.layer_norm(
             x, (shape.hidden_size,), *block.attention_norm, eps=shape.norm_eps
         )
-        qkv = torch.mm(normed, block.qkv).view(batch, steps, 3, shape.heads, -1, 2)
-        turned = torch.view_as_complex(qkv.float()) * step.rotation
-        qkv = torch.view_as_real(turned).flatten(-2).to(x.dtype)
-        ring.index_put_((step.targets, step.cells), qkv[:, :, 1:])
-        held = ring[:batch] if step.rows is None else ring.index_select(0, step.rows)
-        attended = functional.scaled_dot_product_attention(
-            qkv[:, :, 0].transpose(1, 2),
-            held[:, :, 0].transpose(1, 2),
-            held[:, :, 1].transpose(1, 2),
-            attn_mask=step.mask,
-        )
-        x.addmm_(attended.transpose(1, 2).reshape(x.shape[0], -1), block.out)
+        attended = step.attend(torch.mm(normed, block.qkv), ring)
+        x.addmm_(attended, block.out)
 
     def _feed_forward(self, x: torch.Tensor, block: _Block) -> None:
         """Adds the feed-forward part to x (B * T, hidden) in place."""
