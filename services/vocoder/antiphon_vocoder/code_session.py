@@ -14,10 +14,10 @@ from antiphon_vocoder.codec_messages import Stage
 from antiphon_vocoder.codes import CodePlan
 from antiphon_vocoder.metrics import SpeechMetrics
 from antiphon_vocoder.output import SpeechOutput
-from antiphon_vocoder.session_items import Clear, EndOfInput, Flush
+from antiphon_vocoder.session_items import Clear, EndOfInput, Flush, VoiceDeleted
 from antiphon_vocoder.session_report import StreamReport
 from antiphon_vocoder.slots import Lease
-from antiphon_vocoder.speech import Audio, Finished, Mark, Ready, SpeechEvent
+from antiphon_vocoder.speech import Audio, Finished, FinishReason, Mark, Ready, SpeechEvent
 from antiphon_vocoder.stream_session import SessionLimits, StreamSession
 
 _BACKLOG_SECONDS = 60.0
@@ -93,6 +93,10 @@ class CodeSession(StreamSession[SpeechEvent]):
         """No more input comes."""
         self._inbox.put_nowait(EndOfInput())
 
+    def end_with_voice(self) -> None:
+        """The stream's voice was deleted: nothing is said behind the present hop."""
+        self._inbox.put_nowait(VoiceDeleted())
+
     async def _begin(self) -> None:
         plan = self._plan
         self._stream = await self._engine.open(
@@ -122,6 +126,8 @@ class CodeSession(StreamSession[SpeechEvent]):
     async def _handle(self, item: object) -> None:
         if isinstance(item, CodecOutput):
             await self._on_output(item)
+        elif isinstance(item, VoiceDeleted):
+            await self._finish(FinishReason.VOICE_DELETED)
         elif self._stream is not None:
             self._note_idle(False)
             self._on_input(item, self._stream)
@@ -158,7 +164,7 @@ class CodeSession(StreamSession[SpeechEvent]):
         if self._finished:
             return
         if output.last:
-            await self._finish(length_reached=False)
+            await self._finish(FinishReason.COMPLETE)
         elif self._stream is not None:
             self._stream.delivered(self._consumed)
 
@@ -167,7 +173,7 @@ class CodeSession(StreamSession[SpeechEvent]):
         left = int(self._limits.longest * self._plan.codec.sample_rate) - self._output.source_count
         if len(samples) > left:
             await self._output.write(samples[: max(left, 0)])
-            await self._finish(length_reached=True)
+            await self._finish(FinishReason.LENGTH)
             return
         if len(samples):
             await self._output.write(samples)
@@ -186,16 +192,16 @@ class CodeSession(StreamSession[SpeechEvent]):
         # Less than a hop is left to the input's next piece, so there may be nothing to do.
         self._note_idle(waiting < self._longest_hop and not self._input_ended)
 
-    async def _finish(self, *, length_reached: bool) -> None:
+    async def _finish(self, reason: FinishReason) -> None:
         self._finished = True
         await self._output.finish()
-        if not length_reached:
+        if reason is FinishReason.COMPLETE:
             await self._mark(self._received)
         audio_seconds = self._output.source_count / self._plan.codec.sample_rate
         first_audio, duration = self._report.finish(audio_seconds)
         await self._emit(
             Finished(
-                length_reached=length_reached,
+                reason=reason,
                 sample_count=self._output.sample_count,
                 input_units=self._input_units,
                 time_to_first_audio=first_audio,

@@ -66,7 +66,8 @@ class CodecRuntime:
                     field="codec_voices",
                     allowed=list(known),
                 )
-        self.catalog = CodecCatalog(known, self._settings.codec_voices)
+        bound = {voice: (codec,) for voice, codec in self._settings.codec_voices.items()}
+        self.catalog = CodecCatalog(known, bound)
 
     async def stop(self, grace: float) -> None:
         """Ends the process."""

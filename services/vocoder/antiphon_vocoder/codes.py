@@ -74,18 +74,27 @@ class CodecCatalog:
 
     Args:
         codecs: by name, the default first; none where the service has no codec.
-        voices: codec by voice id.
+        voices: by voice id the codecs whose codes it speaks, the preferred first.
     """
 
-    def __init__(self, codecs: Mapping[str, CodecInfo], voices: Mapping[str, str]) -> None:
+    def __init__(
+        self, codecs: Mapping[str, CodecInfo], voices: Mapping[str, Sequence[str]]
+    ) -> None:
         self.codecs = codecs
         self.voices = dict(voices)
 
-    def choose(self, wanted: CodeFormat, stage: Stage, *, bound: str = "") -> tuple[CodecInfo, int]:
+    def including(self, voice: str, codecs: Sequence[str]) -> CodecCatalog:
+        """The catalog with one more voice, of those of its codecs that are served, or of all."""
+        served = [name for name in codecs if name in self.codecs]
+        return CodecCatalog(self.codecs, {**self.voices, voice: served or codecs})
+
+    def choose(
+        self, wanted: CodeFormat, stage: Stage, *, bound: Sequence[str] = ()
+    ) -> tuple[CodecInfo, int]:
         """The codec of a stream and how many of its codebooks.
 
         Args:
-            bound: the codec of the stream's voice; empty without one.
+            bound: the codecs of the stream's voice; empty without one.
 
         Raises:
             Unimplemented: no codec is served.
@@ -94,7 +103,7 @@ class CodecCatalog:
         """
         if not self.codecs:
             raise no_codec()
-        name = wanted.codec or bound or next(iter(self.codecs))
+        name = wanted.codec or next(iter(bound or self.codecs))
         field = "config.code_format"
         if name not in self.codecs:
             raise NotFound(
@@ -103,11 +112,11 @@ class CodecCatalog:
                 field=f"{field}.codec",
                 allowed=list(self.codecs),
             )
-        if bound and name != bound:
+        if bound and name not in bound:
             raise InvalidArgument(
-                f"the voice speaks codes of {bound}, not of {name}",
+                f"the voice speaks codes of {', '.join(bound)}, not of {name}",
                 field=f"{field}.codec",
-                allowed=(bound,),
+                allowed=bound,
             )
         codec = self.codecs[name]
         if stage not in codec.stages:
@@ -154,7 +163,7 @@ def plan_spoken_codes(config: SpeechConfig, wanted: CodeFormat, catalog: CodecCa
         InvalidArgument, NotFound, Unimplemented: naming the field.
     """
     voice, fallback = catalog.voice(config.voice, fall_back=config.default_for_unknown_voice)
-    codec, codebooks = catalog.choose(wanted, Stage.DECODE, bound=catalog.voices.get(voice, ""))
+    codec, codebooks = catalog.choose(wanted, Stage.DECODE, bound=catalog.voices.get(voice, ()))
     if config.model and config.model != codec.name:
         raise NotFound(
             f"there is no speech model {config.model[:64]!r} for codes of {codec.name}",

@@ -55,6 +55,14 @@ class VocoderSettings(Settings):
     codec_voices: dict[str, str] = setting(
         doc="voice ids that speak codes, each with the name of its codec", default_factory=dict
     )
+    voice_store_dir: Path | None = setting(
+        None,
+        doc="directory of the voices that tenants make, shared by all replicas; none keeps none",
+    )
+    require_consent: bool = setting(True, doc="refuse a voice without the consent of its speaker")
+    voices_per_tenant: int = setting(
+        1000, doc="voices that one tenant may have in voice_store_dir", ge=1
+    )
     codec_slots: int = setting(
         0,
         doc="codec streams at once; 0 takes what memory_gib holds and the measured speed allows",

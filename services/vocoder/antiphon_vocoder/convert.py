@@ -12,6 +12,7 @@ from antiphon_vocoder.formats.encode import mime_type
 from antiphon_vocoder.speech import (
     Audio,
     Finished,
+    FinishReason,
     Mark,
     Progress,
     Ready,
@@ -43,6 +44,11 @@ _CHUNKINGS = {
     pb.CHUNKING_UNSPECIFIED: False,
     pb.CHUNKING_CLAUSE: False,
     pb.CHUNKING_SENTENCE: True,
+}
+_FINISH_REASONS = {
+    FinishReason.COMPLETE: pb.SPEECH_FINISH_REASON_COMPLETE,
+    FinishReason.LENGTH: pb.SPEECH_FINISH_REASON_LENGTH,
+    FinishReason.VOICE_DELETED: pb.SPEECH_FINISH_REASON_VOICE_DELETED,
 }
 _UNKNOWN_VOICES = {
     pb.UNKNOWN_VOICE_UNSPECIFIED: False,
@@ -134,9 +140,7 @@ def _ready(event: Ready) -> pb.SpeechReady:
 
 def _finished(event: Finished) -> pb.SpeechFinished:
     message = pb.SpeechFinished(
-        reason=pb.SPEECH_FINISH_REASON_LENGTH
-        if event.length_reached
-        else pb.SPEECH_FINISH_REASON_COMPLETE,
+        reason=_FINISH_REASONS[event.reason],
         sample_count=event.sample_count,
         input_units=event.input_units,
         duration=duration(event.duration),

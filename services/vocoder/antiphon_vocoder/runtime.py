@@ -15,8 +15,10 @@ from antiphon_vocoder.engine_client import SpeechEngine
 from antiphon_vocoder.messages import EngineConfig
 from antiphon_vocoder.metrics import SpeechMetrics
 from antiphon_vocoder.slots import SlotPool
+from antiphon_vocoder.stored_voices import StoredVoices
 from antiphon_vocoder.stream_session import SessionLimits
 from antiphon_vocoder.text.phonemizer import Phonemizer
+from antiphon_vocoder.voice_creation import VoiceMaker
 from antiphon_vocoder.voices import MODEL, VoiceCatalog
 
 _GAUGE_SECONDS = 1.0
@@ -57,16 +59,21 @@ class SpeechRuntime:
         self.engine = SpeechEngine(config, lifecycle, self.metrics, make_worker)
         self.phonemizer = Phonemizer(lifecycle, self.metrics, make_worker)
         self.codec = CodecRuntime(settings, lifecycle, self.metrics, make_worker)
+        self.voices = StoredVoices(settings.voice_store_dir, settings.voices_per_tenant)
+        self.voice_maker = VoiceMaker(
+            self.voices, self.codec, self.limits, require_consent=settings.require_consent
+        )
         self._gauges: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Starts the workers and waits until they are warm.
 
         Raises:
-            FailedPrecondition: one cannot boot.
+            FailedPrecondition: one cannot boot, or the voice store cannot be opened.
             Internal: espeak-ng lacks the default voice's language.
         """
         await asyncio.gather(self.engine.start(), self.phonemizer.start(), self.codec.start())
+        await self.voices.start()
         await self.phonemizer.phonemize(["ready"], self.catalog.default.espeak_voice)
         self._gauges = asyncio.create_task(self._show_gauges(), name="speech-gauges")
 
@@ -75,7 +82,10 @@ class SpeechRuntime:
         if self._gauges is not None:
             self._gauges.cancel()
         await asyncio.gather(
-            self.engine.stop(grace), self.phonemizer.stop(grace), self.codec.stop(grace)
+            self.voices.stop(),
+            self.engine.stop(grace),
+            self.phonemizer.stop(grace),
+            self.codec.stop(grace),
         )
 
     @property

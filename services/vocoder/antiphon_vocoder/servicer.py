@@ -15,8 +15,8 @@ from antiphon_core.errors import (
     DeadlineExceeded,
     InvalidArgument,
     ResourceExhausted,
-    Unimplemented,
 )
+from antiphon_core.rpc.context import ALL_TENANTS, current
 
 from antiphon_vocoder.code_convert import (
     code_frames,
@@ -37,6 +37,10 @@ from antiphon_vocoder.runtime import SpeechRuntime
 from antiphon_vocoder.session import SpeechSession
 from antiphon_vocoder.slots import Lease, SlotPool
 from antiphon_vocoder.speech import Progress, SpeechEvent, plan_speech
+from antiphon_vocoder.stored_voices import text_refused
+from antiphon_vocoder.voice_convert import stored_voice_message, voice_request
+from antiphon_vocoder.voice_creation import MAX_UPLOAD_BYTES
+from antiphon_vocoder.voice_store.manifest import Manifest
 from antiphon_vocoder.voices import MODEL
 
 Requests = AsyncIterator[Any]
@@ -70,10 +74,16 @@ class VocoderService(VocoderServiceServicer):
         async def emit(event: SpeechEvent) -> None:
             await context.write(speech_response(event))
 
+        stored = self._runtime.voices.find(config.voice, current().tenant)
         if config.codes:
-            plan = spoken_codes_plan(first, self._runtime.codec.catalog)
-            await self._decode(request_iterator, plan, emit)
+            catalog = self._runtime.codec.catalog
+            if stored is not None:
+                catalog = catalog.including(stored.id, stored.models)
+            plan = spoken_codes_plan(first, catalog)
+            await self._decode(request_iterator, plan, emit, stored)
             return
+        if stored is not None and not config.default_for_unknown_voice:
+            raise text_refused(stored)
         plan = plan_speech(config, self._catalog)
         accepted_at = time.monotonic()
         lease = await self._slot(MODEL, self._runtime.slots, emit)
@@ -166,8 +176,16 @@ class VocoderService(VocoderServiceServicer):
     async def ListVoices(
         self, request: pb.ListVoicesRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListVoicesResponse:
-        """All voices, the default first."""
-        return pb.ListVoicesResponse(voices=map(voice_message, self._catalog.voices))
+        """Presets, the default first, then the voices of the caller's tenant."""
+        metadata = context.invocation_metadata() or ()
+        everybody = (ALL_TENANTS, "1") in {(key, value) for key, value in metadata}
+        stored = self._runtime.voices.visible(None if everybody else current().tenant)
+        return pb.ListVoicesResponse(
+            voices=[
+                *map(voice_message, self._catalog.voices),
+                *map(stored_voice_message, stored),
+            ]
+        )
 
     async def GetVoice(
         self, request: pb.GetVoiceRequest, context: grpc.aio.ServicerContext
@@ -175,21 +193,35 @@ class VocoderService(VocoderServiceServicer):
         """One voice by id or alias."""
         if not request.id:
             raise InvalidArgument("id is required", reason="MISSING_FIELD", field="id")
+        stored = self._runtime.voices.find(request.id, current().tenant)
+        if stored is not None:
+            return pb.GetVoiceResponse(voice=stored_voice_message(stored))
         return pb.GetVoiceResponse(voice=voice_message(self._catalog.get(request.id, field="id")))
 
     async def CreateVoice(
         self, request_iterator: Requests, context: grpc.aio.ServicerContext
     ) -> pb.CreateVoiceResponse:
-        """Not part of this build."""
-        _refuse("CreateVoice", "a speech model that takes voice samples")
+        """See the proto; what needs no look at the sample is refused before it comes."""
+        tenant = current().tenant
+        request = voice_request(await self._first_config(request_iterator))
+        maker = self._runtime.voice_maker
+        maker.check(request, tenant)
+        data = await self._sample(request_iterator)
+        voice = await maker.make(request, data, tenant)
+        return pb.CreateVoiceResponse(voice=stored_voice_message(voice))
 
     async def DeleteVoice(
         self, request: pb.DeleteVoiceRequest, context: grpc.aio.ServicerContext
     ) -> pb.DeleteVoiceResponse:
-        """Not part of this build."""
-        _refuse("DeleteVoice", "a speech model that takes voice samples")
+        """Only its tenant may; presets belong to nobody."""
+        if not request.id:
+            raise InvalidArgument("id is required", reason="MISSING_FIELD", field="id")
+        await self._runtime.voices.delete(request.id, current().tenant, drain=request.drain)
+        return pb.DeleteVoiceResponse()
 
-    async def _decode(self, requests: Requests, plan: CodePlan, emit: Any) -> None:
+    async def _decode(
+        self, requests: Requests, plan: CodePlan, emit: Any, stored: Manifest | None = None
+    ) -> None:
         """Serves a stream of codes, with a voice or without."""
         runtime = self._runtime
         accepted_at = time.monotonic()
@@ -204,9 +236,26 @@ class VocoderService(VocoderServiceServicer):
                 accepted_at=accepted_at,
                 emit=emit,
             )
-            await _serve(requests, session, lambda message: _feed_codes(message, session, plan))
+            with runtime.voices.speaking(stored, session.end_with_voice):
+                await _serve(requests, session, lambda message: _feed_codes(message, session, plan))
         finally:
             lease.release()
+
+    async def _sample(self, requests: Requests) -> bytes:
+        """All bytes of an uploaded sample."""
+        data = bytearray()
+        while (message := await self._next(requests, "audio")) is not None:
+            if message.WhichOneof("message") != "audio":
+                _out_of_place(message.WhichOneof("message"), "", ("audio",))
+            data += message.audio
+            if len(data) > MAX_UPLOAD_BYTES:
+                raise InvalidArgument(
+                    f"a sample has at most {MAX_UPLOAD_BYTES} bytes",
+                    reason="TOO_LARGE",
+                    field="audio",
+                    metadata={"limit": str(MAX_UPLOAD_BYTES)},
+                )
+        return bytes(data)
 
     def _codec_engine(self) -> CodecEngine:
         engine = self._runtime.codec.engine
@@ -238,14 +287,7 @@ class VocoderService(VocoderServiceServicer):
 
     async def _first_config(self, requests: Requests) -> Any:
         """The configuration that every stream begins with, still a message."""
-        idle = self._runtime.limits.idle
-        try:
-            async with asyncio.timeout(idle):
-                first = await anext(requests, None)
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"no configuration came within {idle:g} s", reason="INPUT_IDLE", field="config"
-            ) from None
+        first = await self._next(requests, "config")
         if first is None:
             raise InvalidArgument(
                 "the stream ended before its configuration", reason="MISSING_FIELD", field="config"
@@ -258,6 +300,17 @@ class VocoderService(VocoderServiceServicer):
                 allowed=("config",),
             )
         return first.config
+
+    async def _next(self, requests: Requests, wanted: str) -> Any:
+        """The next message; None where the input ended."""
+        idle = self._runtime.limits.idle
+        try:
+            async with asyncio.timeout(idle):
+                return await anext(requests, None)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"no {wanted} came within {idle:g} s", reason="INPUT_IDLE", field=wanted
+            ) from None
 
 
 async def _serve(requests: Requests, session: _Session, feed: Feed) -> None:
@@ -325,7 +378,3 @@ def _out_of_place(kind: str | None, mismatch: str, allowed: tuple[str, ...]) -> 
     raise InvalidArgument(
         problem, reason="STREAM_PROTOCOL", field=kind or "message", allowed=allowed
     )
-
-
-def _refuse(method: str, need: str) -> NoReturn:
-    raise Unimplemented(f"{method} needs {need}, which this build does not serve", field=method)

@@ -28,6 +28,7 @@ from antiphon_vocoder.slots import Lease
 from antiphon_vocoder.speech import (
     Audio,
     Finished,
+    FinishReason,
     Mark,
     Ready,
     SpeechEvent,
@@ -223,7 +224,7 @@ class SpeechSession(StreamSession[SpeechEvent]):
         left = int(self._limits.longest * self._plan.voice.sample_rate) - before
         if len(samples) > left:
             await self._output.write(samples[: max(left, 0)])
-            await self._finish(length_reached=True)
+            await self._finish(FinishReason.LENGTH)
             return
         if len(samples):
             await self._output.write(samples)
@@ -246,7 +247,7 @@ class SpeechSession(StreamSession[SpeechEvent]):
             self._report.silent()
             self._note_idle(not self._input_ended)
             if self._input_ended:
-                await self._finish(length_reached=False)
+                await self._finish(FinishReason.COMPLETE)
         else:
             self._note_idle(False)
 
@@ -263,17 +264,17 @@ class SpeechSession(StreamSession[SpeechEvent]):
         except AntiphonError as error:
             self._inbox.put_nowait(error)
 
-    async def _finish(self, *, length_reached: bool) -> None:
+    async def _finish(self, reason: FinishReason) -> None:
         self._finished = True
         await self._output.finish()
         received = self._segmenter.received
-        if not length_reached and self._marked < received:
+        if reason is FinishReason.COMPLETE and self._marked < received:
             await self._mark(received, self._output.sample_count)
         audio_seconds = self._output.source_count / self._plan.voice.sample_rate
         first_audio, duration = self._report.finish(audio_seconds)
         await self._emit(
             Finished(
-                length_reached=length_reached,
+                reason=reason,
                 sample_count=self._output.sample_count,
                 input_units=self._input_units,
                 time_to_first_audio=first_audio,

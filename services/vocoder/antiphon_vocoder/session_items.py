@@ -30,6 +30,11 @@ class EndOfInput:
 
 
 @dataclass(frozen=True)
+class VoiceDeleted:
+    """The voice of the stream is gone."""
+
+
+@dataclass(frozen=True)
 class Prepared:
     """A segment's phonemes are there."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from antiphon_core.errors import InvalidArgument, NotFound
 
@@ -157,11 +158,19 @@ class Progress:
     elapsed: float
 
 
+class FinishReason(Enum):
+    """Why a stream ended."""
+
+    COMPLETE = auto()
+    LENGTH = auto()
+    VOICE_DELETED = auto()
+
+
 @dataclass(frozen=True)
 class Finished:
     """The end."""
 
-    length_reached: bool
+    reason: FinishReason
     sample_count: int
     input_units: int
     time_to_first_audio: float | None

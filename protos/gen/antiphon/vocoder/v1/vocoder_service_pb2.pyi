@@ -305,7 +305,7 @@ class SlotGroup(_message.Message):
     def __init__(self, name: _Optional[str] = ..., total: _Optional[int] = ..., busy: _Optional[int] = ..., queued: _Optional[int] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Voice(_message.Message):
-    __slots__ = ("id", "display_name", "kind", "models", "language", "sample_rate_hz", "created_at", "aliases", "is_default")
+    __slots__ = ("id", "display_name", "kind", "models", "language", "sample_rate_hz", "created_at", "aliases", "is_default", "tenant")
     ID_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -315,6 +315,7 @@ class Voice(_message.Message):
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
     IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     id: str
     display_name: str
     kind: VoiceKind
@@ -324,7 +325,8 @@ class Voice(_message.Message):
     created_at: _timestamp_pb2.Timestamp
     aliases: _containers.RepeatedScalarFieldContainer[str]
     is_default: bool
-    def __init__(self, id: _Optional[str] = ..., display_name: _Optional[str] = ..., kind: _Optional[_Union[VoiceKind, str]] = ..., models: _Optional[_Iterable[str]] = ..., language: _Optional[str] = ..., sample_rate_hz: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., aliases: _Optional[_Iterable[str]] = ..., is_default: _Optional[bool] = ...) -> None: ...
+    tenant: str
+    def __init__(self, id: _Optional[str] = ..., display_name: _Optional[str] = ..., kind: _Optional[_Union[VoiceKind, str]] = ..., models: _Optional[_Iterable[str]] = ..., language: _Optional[str] = ..., sample_rate_hz: _Optional[int] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., aliases: _Optional[_Iterable[str]] = ..., is_default: _Optional[bool] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class ListVoicesRequest(_message.Message):
     __slots__ = ()
@@ -357,16 +359,18 @@ class CreateVoiceRequest(_message.Message):
     def __init__(self, config: _Optional[_Union[CreateVoiceConfig, _Mapping]] = ..., audio: _Optional[bytes] = ...) -> None: ...
 
 class CreateVoiceConfig(_message.Message):
-    __slots__ = ("display_name", "format", "transcript", "consent")
+    __slots__ = ("display_name", "format", "transcript", "consent", "language")
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     TRANSCRIPT_FIELD_NUMBER: _ClassVar[int]
     CONSENT_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     display_name: str
     format: _audio_pb2.AudioFormat
     transcript: str
     consent: VoiceConsent
-    def __init__(self, display_name: _Optional[str] = ..., format: _Optional[_Union[_audio_pb2.AudioFormat, _Mapping]] = ..., transcript: _Optional[str] = ..., consent: _Optional[_Union[VoiceConsent, _Mapping]] = ...) -> None: ...
+    language: str
+    def __init__(self, display_name: _Optional[str] = ..., format: _Optional[_Union[_audio_pb2.AudioFormat, _Mapping]] = ..., transcript: _Optional[str] = ..., consent: _Optional[_Union[VoiceConsent, _Mapping]] = ..., language: _Optional[str] = ...) -> None: ...
 
 class VoiceConsent(_message.Message):
     __slots__ = ("statement", "speaker", "granted_at", "evidence_sha256")
