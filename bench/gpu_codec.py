@@ -33,7 +33,7 @@ from bench.random_codec import random_mimi
 
 DECODE_BATCHES = (1, 16, 64, 256)
 ENCODE_BATCHES = (1, 16, 64)
-PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16x3", "fp16", "bf16")
 LEAST_SNR_DB = 40.0
 LEAST_AGREEMENT = 0.99
 COMPARED_FRAMES = 64

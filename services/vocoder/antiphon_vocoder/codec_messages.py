@@ -18,8 +18,7 @@ import msgspec
 
 from antiphon_vocoder.messages import Stop
 
-
-Precision = Literal["fp32", "tf32", "fp16", "bf16"]
+Precision = Literal["fp32", "tf32", "bf16x3", "fp16", "bf16"]
 """How products are computed."""
 
 

@@ -77,10 +77,13 @@ class Carry:
         self._old = state.read(NAME, rows, self.batch)
         self._tails: dict[int, torch.Tensor] = {}
 
+    def flat(self, place: Place) -> torch.Tensor:
+        """A layer's context (B, positions * channels)."""
+        return self._old[:, place.begin : place.end]
+
     def old(self, place: Place) -> torch.Tensor:
         """A layer's context (B, positions, channels)."""
-        flat = self._old[:, place.begin : place.end]
-        return flat.unflatten(1, (place.positions, place.channels))
+        return self.flat(place).unflatten(1, (place.positions, place.channels))
 
     def extend(
         self,
@@ -107,7 +110,7 @@ class Carry:
         return extended
 
     def keep(self, place: Place, context: torch.Tensor) -> None:
-        """Notes a layer's next context (B, positions, channels)."""
+        """Notes a layer's next context (B, positions, channels), or flat."""
         if place.end > place.begin:
             self._tails[place.begin] = context.flatten(1)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from antiphon_kernels.causal_taps import causal_taps, fuses
 from torch.nn import functional
 
 from antiphon_vocoder.codec.carry import Carry, CarryLayout
@@ -39,14 +40,30 @@ class TapProduct:
         self.outputs = outputs
         self.weight = products.put(weight.reshape(taps * inputs, outputs))
         self.bias = None if bias is None else products.put(bias)
+        self._kernel_weights = products.kernel_weights(self.weight)
         self.place = layout.place(taps - 1, inputs)
 
     def __call__(
-        self, x: torch.Tensor, carry: Carry, beginning: Beginning | None = None
+        self,
+        x: torch.Tensor,
+        carry: Carry,
+        beginning: Beginning | None = None,
+        *,
+        elu: bool = False,
+        added: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """x (B, T, inputs) to (B, T, outputs)."""
-        extended = carry.extend(self.place, x, beginning)
-        return self.product(extended)
+        """x (B, T, inputs), or ELU of it, to (B, T, outputs); ``added`` shaped like the result."""
+        batch, steps, inputs = x.shape
+        fused = self._kernel_weights and fuses(batch * steps, inputs, self.outputs)
+        if fused and beginning is None:
+            out, context = causal_taps(
+                x, carry.flat(self.place), self._kernel_weights, self.bias, added, elu=elu
+            )
+            carry.keep(self.place, context)
+            return out
+        extended = carry.extend(self.place, functional.elu(x) if elu else x, beginning)
+        out = self.product(extended)
+        return out if added is None else out.add_(added)
 
     def product(self, extended: torch.Tensor) -> torch.Tensor:
         """extended (B, taps - 1 + T, inputs), contiguous, to (B, T, outputs)."""
@@ -105,13 +122,13 @@ class CausalConv:
         if pad != "constant" and taps > 1:
             self._beginning = {"reflect": self._mirrored, "replicate": self._repeated}[pad]
 
-    def __call__(self, x: torch.Tensor, carry: Carry) -> torch.Tensor:
-        """x (B, T * stride, inputs) to (B, T, outputs)."""
-        if self.elu:
-            x = functional.elu(x)
+    def __call__(
+        self, x: torch.Tensor, carry: Carry, added: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """x (B, T * stride, inputs) to (B, T, outputs); ``added`` shaped like the result."""
         batch, length, inputs = x.shape
         x = x.reshape(batch, length // self.stride, self.stride * inputs)
-        return self.taps(x, carry, self._beginning)
+        return self.taps(x, carry, self._beginning, elu=self.elu, added=added)
 
     def _mirrored(self, x: torch.Tensor) -> torch.Tensor:
         """The context of a stream that begins with x (B, T, stride * inputs), grouped alike.
@@ -170,9 +187,7 @@ class CausalTransposedConv:
 
     def __call__(self, x: torch.Tensor, carry: Carry) -> torch.Tensor:
         """x (B, T, inputs) to (B, T * stride, outputs)."""
-        if self.elu:
-            x = functional.elu(x)
-        out = self.taps(x, carry)
+        out = self.taps(x, carry, elu=self.elu)
         return out.view(x.shape[0], x.shape[1] * self.stride, -1)
 
 
@@ -218,8 +233,8 @@ class ResidualUnit:
 
     def __call__(self, x: torch.Tensor, carry: Carry) -> torch.Tensor:
         """x (B, T, channels) to the same shape."""
-        inner = self.second(self.first(x, carry), carry)
-        return inner.add_(x if self.shortcut is None else self.shortcut(x, carry))
+        inner = self.first(x, carry)
+        return self.second(inner, carry, x if self.shortcut is None else self.shortcut(x, carry))
 
 
 def _dilated(weight: torch.Tensor, dilation: int) -> torch.Tensor:

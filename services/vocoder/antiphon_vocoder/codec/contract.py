@@ -15,8 +15,11 @@ import torch
 
 from antiphon_vocoder.codec.state import SlotState
 
-Precision = Literal["fp32", "tf32", "fp16", "bf16"]
-"""How products are computed. The quantiser, offsets and spectra are fp32 in all of them."""
+Precision = Literal["fp32", "tf32", "bf16x3", "fp16", "bf16"]
+"""How products are computed. The quantiser, offsets and spectra are fp32 in all of them.
+
+bf16x3 is fp32 whose large products are three of bfloat16 halves on CUDA: 16 bits of precision.
+"""
 
 ABSENT = -1
 """A code that adds nothing: rows with fewer codebooks than the codec has are padded with it."""
@@ -37,6 +40,8 @@ class CodecSpec:
         decode_delay_samples: how far the samples of ``decode_step`` trail: a stream's first so
             many are dropped, and ``decode_flush`` gives the last ones.
         encode_lookahead_samples: samples behind its frames that ``encode_step`` must see.
+        encode_lookahead_fill: stands for those of them that are past a stream's end; NaN where
+            the encoder treats an end otherwise than silence.
         first_hop_frames: frames that a stream's first step needs in either direction; it may be
             shorter only if nothing follows.
         streams_decode: whether there is a decoder state with ``decode_step``.
@@ -52,6 +57,7 @@ class CodecSpec:
     control_codes: frozenset[int] = frozenset()
     decode_delay_samples: int = 0
     encode_lookahead_samples: int = 0
+    encode_lookahead_fill: float = 0.0
     first_hop_frames: int = 1
     streams_decode: bool = True
     streams_encode: bool = True
@@ -142,6 +148,6 @@ class Codec(Protocol):
         """pcm (B, T * frame_samples + encode_lookahead_samples) fp32 to codes (B, codebooks, T).
 
         The samples of the lookahead come again as the first of the next step; past a stream's
-        end they are zeros.
+        end they are ``encode_lookahead_fill``.
         """
         ...

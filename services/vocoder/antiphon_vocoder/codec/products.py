@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from antiphon_kernels.causal_taps import split
 
 from antiphon_vocoder.codec.contract import Precision
 
 DTYPES: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
     "tf32": torch.float32,
+    "bf16x3": torch.float32,
     "fp16": torch.float16,
     "bf16": torch.bfloat16,
 }
@@ -35,6 +37,14 @@ class Products:
     def dtype(self) -> torch.dtype:
         """Of weights, activations and contexts."""
         return DTYPES[self.precision]
+
+    def kernel_weights(self, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """A placed weight as the convolution kernel takes it; empty where that is not used."""
+        if self.device.type != "cuda" or self.precision in ("fp32", "tf32"):
+            return ()
+        if self.precision != "bf16x3":
+            return (weight,)
+        return tuple(self._placed(part) for part in split(weight))
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
         """A weight where and as the products want it."""
