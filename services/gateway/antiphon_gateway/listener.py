@@ -14,6 +14,7 @@ from antiphon_core.errors import FailedPrecondition
 from antiphon_core.logs import get_logger
 
 from antiphon_gateway.middleware.request import App
+from antiphon_gateway.websocket import WebSocketProtocol
 
 _WEBSOCKET_MESSAGE_BYTES = 20 * 1024 * 1024
 _KEEP_ALIVE_SECONDS = 75
@@ -61,7 +62,7 @@ class HttpListener:
                 app,
                 loop="none",
                 http="httptools",
-                ws="websockets-sansio",
+                ws=WebSocketProtocol,
                 ws_per_message_deflate=False,
                 ws_max_size=_WEBSOCKET_MESSAGE_BYTES,
                 lifespan="off",
