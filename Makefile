@@ -5,7 +5,7 @@ MEMBERS := protos libs/core libs/nn libs/cli kernels services/llm services/vocod
 EDITABLE := $(foreach member,$(MEMBERS),-e ./$(member))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bars-sampling bars-rest bench-llm bench-kernels-cpu bench-llm-cpu bench-gateway soak-engine clean
+.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bars-sampling bars-rest bars-realtime bench-llm bench-kernels-cpu bench-llm-cpu bench-gateway soak-engine soak-realtime clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -64,6 +64,12 @@ bench-gateway: setup-dev ## the gateway's speed over fake backends (LITELLM_PYTH
 
 bars-rest: setup-dev ## the REST side's claims, one BAR line each (LITELLM_PYTHON, VLLM_PYTHON: peers)
 	$(BIN)/python -m bench.rest_bars --litellm-python "$(LITELLM_PYTHON)" --vllm-python "$(VLLM_PYTHON)"
+
+bars-realtime: setup-dev ## the claims of realtime sessions, one BAR line each
+	$(BIN)/python -m bench.realtime_bars
+
+soak-realtime: setup-dev ## fifteen minutes of sessions at the clock's pace, an hour at fifty times it
+	$(BIN)/python -m bench.realtime_bars --soak
 
 clean: ## remove the virtual environment and generated files
 	rm -rf .venv artifacts run
