@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import array
 import asyncio
-import contextlib
 import math
 import random
 import wave
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import expect
 from realtime_gateway import RealtimeGateway
+from support.browser import CHROMIUM, PROBE, browser_with, levels, opened
 from support.waiting import until
-
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--use-fake-ui-for-media-stream",
-    "--use-fake-device-for-media-stream",
-    "--autoplay-policy=no-user-gesture-required",
-)
 
 pytestmark = [
     pytest.mark.browser,
@@ -54,69 +40,12 @@ def write_speech(path: Path, plan: str) -> None:
         file.writeframes(samples.tobytes())
 
 
-@contextlib.asynccontextmanager
-async def browser_with(*flags: str) -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=str(CHROMIUM), args=[*FLAGS, *flags]
-        )
-        yield browser
-        await browser.close()
-
-
-@contextlib.asynccontextmanager
-async def opened(browser: Browser, gateway: RealtimeGateway, panel: str) -> AsyncIterator[Page]:
-    """The page at a panel; leaving it fails when the console had an error."""
-    page = await browser.new_page(viewport={"width": 1180, "height": 780})
-    problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on(
-        "console",
-        lambda message: problems.append(message.text) if message.type == "error" else None,
-    )
-    await page.goto(f"{gateway.url}/#{panel}")
-    await expect(page.locator("#health")).to_have_text("ready")
-    yield page
-    await page.close()
-    assert problems == []
-
-
-async def levels(page: Page, seconds: float) -> list[float]:
-    """Loudness at the output of the audio graph, about every 10 ms."""
-    return await page.evaluate(
-        """async (seconds) => {
-             const found = [];
-             const end = performance.now() + seconds * 1000;
-             const data = new Float32Array(256);
-             while (performance.now() < end) {
-               window.probe.getFloatTimeDomainData(data);
-               found.push(Math.max(...data.map(Math.abs)));
-               await new Promise((next) => setTimeout(next, 10));
-             }
-             return found;
-           }""",
-        seconds,
-    )
-
-
-PROBE = """() => {
-  const connect = AudioNode.prototype.connect;
-  AudioNode.prototype.connect = function (target, ...rest) {
-    if (target instanceof AudioDestinationNode) {
-      window.probe = new AnalyserNode(this.context, { fftSize: 256 });
-      connect.call(this, window.probe);
-    }
-    return connect.call(this, target, ...rest);
-  };
-}"""
-
-
 async def test_chat_streams_shows_speed_and_keeps_markup_as_text(
     gateway: RealtimeGateway,
 ) -> None:
     gateway.script.words = ("Use **bold**", " and `code`", ", not <img src=x onerror=alert(1)>.")
     gateway.script.word_delay = 0.02
-    async with browser_with() as browser, opened(browser, gateway, "chat") as page:
+    async with browser_with() as browser, opened(browser, gateway.url, "chat") as page:
         await page.locator("#chat-input").fill("How?")
         await page.keyboard.press("Enter")
         answer = page.locator(".bubble.assistant")
@@ -137,7 +66,7 @@ async def test_tabs_by_keyboard_and_the_small_tools(
     gateway: RealtimeGateway, tmp_path: Path
 ) -> None:
     write_speech(tmp_path / "say.wav", "x")
-    async with browser_with() as browser, opened(browser, gateway, "voice") as page:
+    async with browser_with() as browser, opened(browser, gateway.url, "voice") as page:
         await page.locator("#tab-voice").focus()
         await page.keyboard.press("End")
         await expect(page.locator("#transcribe")).to_be_visible()
@@ -157,7 +86,7 @@ async def test_a_voice_turn_plays_audio_and_a_second_one_interrupts_it(
     gateway.script.word_delay = 0.05
     microphone = f"--use-file-for-fake-audio-capture={tmp_path / 'mic.wav'}%noloop"
     async with browser_with(microphone) as browser:
-        async with opened(browser, gateway, "voice") as page:
+        async with opened(browser, gateway.url, "voice") as page:
             await page.evaluate(PROBE)
             await page.locator("#talk").click()
             orb = page.locator("#talk")
