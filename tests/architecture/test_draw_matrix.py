@@ -67,7 +67,7 @@ CHOICE = ("temperature", "top_k", "top_p", "min_p", "seed")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias")
 RULES = (
     *("allowed_token_ids", "banned_token_ids", "min_tokens"),
-    *("no_repeat_ngram_size", "no_repeat_ngram_window", "constraint", "reasoning"),
+    *("no_repeat_ngram_size", "no_repeat_ngram_window", "constraint", "reasoning", "speech"),
     *(f"processor {kind}" for kind in ("token_ids", "min_tokens", "ngram_block", "modality",
                                        "grammar", "thinking", "forced_stop")),
 )  # fmt: skip
@@ -99,6 +99,7 @@ def _not(proof: str) -> Cell:
 _OWN = {
     "processor_grammar": _applied(GRAMMAR),
     "constraint": _applied(GRAMMAR),
+    "speech": _applied(MODALITY),
     "processor_modality": _applied(MODALITY),
     "processor_forced_stop": _applied(FORCED_STOP),
 }

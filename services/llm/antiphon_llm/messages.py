@@ -76,6 +76,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: Reasoning | None = None
     seeded: bool = False
     """The caller named the seed: the tokens must not depend on what was drafted."""
+    speech: bool = False
+    """Whether speech codes may be drawn, where the model has any."""
 
 
 class Boot(msgspec.Struct, tag="boot"):

@@ -71,6 +71,10 @@ def _delta_response(event: Delta) -> generate_pb2.GenerateResponse:
         delta.tool_calls.add(
             index=piece.index, id=piece.id, name=piece.name, arguments=piece.arguments
         )
+    if event.codes is not None:
+        delta.codes.codes.extend(event.codes.codes)
+        delta.codes.codebook_count = event.codes.codebook_count
+        delta.codes.frame_rate = event.codes.frame_rate
     if event.token_ids:
         delta.token_ids.extend(event.token_ids)
     if event.logprobs:
@@ -115,6 +119,7 @@ def _completed(event: Completed) -> generate_pb2.GenerateCompleted:
             cached_tokens=event.usage.cached_tokens,
             output_tokens=event.usage.output_tokens,
             reasoning_tokens=event.usage.reasoning_tokens,
+            audio_tokens=event.usage.audio_tokens,
             accepted_draft_tokens=event.usage.accepted_drafts if drafted else None,
             rejected_draft_tokens=event.usage.rejected_drafts if drafted else None,
         ),

@@ -23,6 +23,7 @@ from antiphon_llm.kvcache.prefix_tree import PrefixTree
 from antiphon_llm.messages import BootPhase, EngineConfig, Hello, Sampling, Submit
 from antiphon_llm.models.bare import open_model
 from antiphon_llm.models.registry import architecture_of, tokenizer_fingerprint
+from antiphon_llm.output_spec import read_output_spec
 from antiphon_llm.speculation.valve import valve_for
 from antiphon_llm.structured.grammars import build_grammars, check_grammar_config
 
@@ -101,7 +102,10 @@ def boot(
         eos_ids = end_of_text_ids(checkpoint)
         readouts = read_readouts(checkpoint, score_ids)
     built = _builder_for(config.device)(config, checkpoint, phases.phase)
-    loop = _assemble(config, limits, endpoint, built, eos_ids, readouts)
+    output = read_output_spec(checkpoint.config, built.model.vocab_size)
+    # An end token may also close a run of speech: replies without any must still end with it.
+    speech_ids = () if output is None else sorted({*output.speech_ids} - {*eos_ids})
+    loop = _assemble(config, limits, endpoint, built, eos_ids, readouts, speech_ids)
     loop.owners.register("weights", built.model, nbytes=built.model.weight_bytes)
     loop.owners.register("kv", built.pool, nbytes=built.pool.bytes)
     loop.owners.register("runner", built.runner, release=built.runner.close)
@@ -244,6 +248,7 @@ def _assemble(
     built: BuiltEngine,
     eos_ids: list[int],
     readouts: Mapping[str, Readout],
+    speech_ids: Sequence[int],
 ) -> EngineLoop:
     served = ServedModel(
         built.model.vocab_size,
@@ -251,6 +256,7 @@ def _assemble(
         frozenset(eos_ids),
         config.draft_depth,
         readouts,
+        speech_ids,
     )
     parked = config.parked_bytes
     mover = HostTier(built.pool, capacity_bytes=parked) if parked else None

@@ -74,6 +74,8 @@ class ServedModel:
     """Most drafts of a row and step."""
     readouts: Mapping[str, Readout] = field(default_factory=lambda: {"embedding": Readout()})
     """What may be read off a prompt, by the name in EmbedSubmit."""
+    speech_ids: Sequence[int] = ()
+    """Ids that are drawn for requests that ask for speech only."""
 
 
 class Intake:
@@ -257,6 +259,7 @@ class Intake:
             prompt_ids=message.prompt_ids,
             end_ids=[token for token in stop_ids if 0 <= token < self._served.vocab_size],
             vocabulary=self._served.vocab_size,
+            unasked_ids=() if sampling.speech else self._served.speech_ids,
         )
         return request
 

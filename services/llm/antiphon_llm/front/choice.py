@@ -12,6 +12,7 @@ from antiphon_llm.front.events import Delta, TokenAlternative, TokenLogprob, Too
 from antiphon_llm.front.output import PLAIN, OutputPlan
 from antiphon_llm.front.parsing.pieces import Arguments, CallOpened, Content, Piece, Thought
 from antiphon_llm.front.requests import OutputOptions, StopOptions
+from antiphon_llm.front.speech_codes import SpeechCodes
 from antiphon_llm.front.stops import StopScanner
 from antiphon_llm.front.tokenizer import Tokenizer
 from antiphon_llm.messages import Reasoning, TopLogprobs
@@ -34,6 +35,7 @@ class Choice:
         "_parser",
         "_reasoning",
         "_reasoning_ids",
+        "_speech",
         "_stops",
         "_text",
         "_thoughts",
@@ -68,6 +70,7 @@ class Choice:
         self._wants_ids = output.token_ids
         self._wants_logprobs = output.logprobs is not None
         self._parser = plan.parser()
+        self._speech = None if plan.speech is None else SpeechCodes(plan.speech)
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[ToolCallPiece] = []
@@ -97,10 +100,17 @@ class Choice:
             if top is None:
                 raise Internal(f"output token {self.output_tokens} came without log-probability")
             self._logprobs.append(token_logprob(self._tokenizer, token_id, logprob, top))
+        if self._speech is not None and self._speech.push(token_id):
+            return False
         text = self._stops.push(self._detokenizer.push(token_id))
         if text:
             self._show(text)
         return self._stops.matched is not None
+
+    @property
+    def audio_tokens(self) -> int | None:
+        """Speech codes so far; None where text alone was asked for."""
+        return None if self._speech is None else self._speech.token_count
 
     def reasoning_tokens(self) -> int:
         """Reasoning tokens of what came so far, -1 without a block: for an end that the engine
@@ -120,6 +130,8 @@ class Choice:
         """Ends the choice and releases held text; a pending stop string decides the reason."""
         if self.reason:
             return
+        if self._speech is not None:
+            self._speech.finish()
         tail = self._stops.push(self._detokenizer.finish()) + self._stops.finish()
         if tail:
             self._show(tail)
@@ -131,7 +143,8 @@ class Choice:
 
     def take(self) -> Delta | None:
         """What came since the last call; without new text only at the end."""
-        found = self._text or self._thoughts or self._calls
+        codes = None if self._speech is None else self._speech.take()
+        found = self._text or self._thoughts or self._calls or codes
         if not found and not (self.reason and self._count):
             return None
         delta = Delta(
@@ -142,6 +155,7 @@ class Choice:
             self._logprobs,
             "".join(self._thoughts),
             self._calls,
+            codes,
         )
         self._text, self._count, self._ids, self._logprobs = [], 0, [], []
         self._thoughts, self._calls = [], []

@@ -57,6 +57,17 @@ class ToolCallPiece:
     arguments: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CodeRun:
+    """Whole frames of speech codes."""
+
+    codes: Sequence[int]
+    """Frame after frame, ``codebook_count`` codes each, the lowest codebook first."""
+    codebook_count: int
+    frame_rate: float
+    """Frames a second."""
+
+
 @dataclass(slots=True)
 class Delta:
     """New output of one choice."""
@@ -68,11 +79,14 @@ class Delta:
     logprobs: Sequence[TokenLogprob] = ()
     reasoning: str = ""
     tool_calls: Sequence[ToolCallPiece] = ()
+    codes: CodeRun | None = None
 
     @property
     def plain(self) -> bool:
         """Whether it has nothing but text."""
-        return not (self.token_ids or self.logprobs or self.reasoning or self.tool_calls)
+        return not (
+            self.token_ids or self.logprobs or self.reasoning or self.tool_calls or self.codes
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,8 @@ class Usage:
     output_tokens: int = 0
     reasoning_tokens: int | None = None
     """None where no choice had a reasoning block."""
+    audio_tokens: int | None = None
+    """Speech codes; None where the request asked for text only."""
     accepted_drafts: int = 0
     rejected_drafts: int = 0
 

@@ -243,6 +243,9 @@ class Generation:
                 events.append(self._finished(choice))
         if not self.live and self.error is None and not self._completed:
             self._completed = True
+            spoken = [choice.audio_tokens for choice in self.choices]
+            if None not in spoken:
+                self.usage.audio_tokens = sum(filter(None, spoken))
             events.append(Completed(self.usage, self.timings, self.prepared.sampling))
         return events
 

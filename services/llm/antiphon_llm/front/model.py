@@ -25,6 +25,7 @@ from antiphon_llm.front.sampling_rules import reasoning_defaults
 from antiphon_llm.front.templates import ChatTemplate, TemplateSource, find_template
 from antiphon_llm.front.tokenizer import Tokenizer, read_json
 from antiphon_llm.messages import Hello, Reasoning
+from antiphon_llm.output_spec import OutputSpec, OutputSpecError, read_output_spec
 
 _HEADER_LIMIT = 100 * 1024 * 1024
 _HASHED_BYTES = 1024 * 1024
@@ -65,6 +66,8 @@ class ModelCard:
     """Whether every tenant may use the adapter."""
     generates: bool = True
     """Whether it has an output head; without one it embeds and scores."""
+    output: OutputSpec | None = None
+    """Of a model that writes speech codes besides text."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class TextModel:
     """How the model writes reasoning and calls."""
     reasoning_defaults: SamplingDefaults | None = None
     """Of requests that may reason; None is ``defaults``."""
+    output: OutputSpec | None = None
+    """Of a model that writes speech codes besides text."""
 
     def defaults_of(self, reasoning: Reasoning | None) -> SamplingDefaults:
         """What a request takes for draw settings that it leaves open."""
@@ -99,9 +104,11 @@ class TextModel:
         return {text: index for text, index in found.items() if index is not None}
 
     def vocabulary(self) -> list[bytes]:
-        """The bytes of each token as the output's parser sees it: none for control tokens but
-        those that it reads."""
+        """The bytes of each token as the output's parser sees it: none for speech, and for
+        control tokens but those that it reads."""
         hidden = self.tokenizer.control_ids - self.marker_ids
+        if self.output is not None:
+            hidden = hidden.union(self.output.speech_ids)
         return [
             b"" if index in hidden else self.tokenizer.token_bytes(index)
             for index in range(self.tokenizer.vocabulary_size)
@@ -151,6 +158,8 @@ class TextModel:
             hello.dtype,
             json.dumps(hello.kernels, sort_keys=True),
         ]
+        if self.output is not None:
+            parts.append(repr(self.output))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -191,8 +200,9 @@ def load_text_model(
             reasoning_defaults=reasoning_defaults(files.defaults, reasoning_sampling or {}),
             weights=files.weights,
             format=form,
+            output=files.output,
         )
-    except (ModelSourceError, CheckpointError) as error:
+    except (ModelSourceError, CheckpointError, OutputSpecError) as error:
         raise FailedPrecondition(str(error), field="model") from None
 
 
@@ -204,6 +214,7 @@ class _Files:
     template: TemplateSource | None
     defaults: SamplingDefaults
     weights: WeightFacts
+    output: OutputSpec | None = None
 
 
 def _from_gguf(source: ModelSource, chat_template: str) -> _Files:
@@ -231,7 +242,8 @@ def _from_directory(path: Path, chat_template: str) -> _Files:
         for entry in _safetensors_header(shard).values():
             if isinstance(entry, dict) and "dtype" in entry:
                 sizes[str(entry["dtype"])] += math.prod(entry.get("shape", ()))
-    quantisation = read_json(path / "config.json").get("quantization_config")
+    config = read_json(path / "config.json")
+    quantisation = config.get("quantization_config")
     facts = _weight_facts(sizes, shards)
     if isinstance(quantisation, dict) and "quant_method" in quantisation:
         facts = WeightFacts(str(quantisation["quant_method"]), facts.parameter_count, facts.digest)
@@ -240,6 +252,7 @@ def _from_directory(path: Path, chat_template: str) -> _Files:
         template=find_template(override=chat_template, directory=path, metadata=None),
         defaults=generation_config.from_directory(path),
         weights=facts,
+        output=read_output_spec(config),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from antiphon_core import metrics
 from antiphon_core.errors import InvalidArgument
@@ -19,6 +19,7 @@ from antiphon_llm.front.parsing.tags import Tag
 from antiphon_llm.front.requests import ChatInput, GenerationRequest
 from antiphon_llm.front.tools import OfferedTools, ToolOptions, offered_tools
 from antiphon_llm.messages import Constraint, Reasoning
+from antiphon_llm.output_spec import OutputSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class OutputPlan:
     constraint: Constraint | None = None
     reasoning: Reasoning | None = None
     notes: Sequence[str] = ()
+    speech: OutputSpec | None = None
+    """Of a request that wants to hear the answer."""
 
     def parser(self) -> OutputParser | None:
         """A parser for one output; None where there is nothing to parse."""
@@ -60,6 +63,24 @@ def plan_output(
     Raises:
         InvalidArgument: a schema is refused, or the model cannot do what was asked.
     """
+    plan = _plan_text(request, text, opening, whitespace=whitespace)
+    if not request.output.wants_speech:
+        return plan
+    # Grammars know of text alone: they would bar every code.
+    for field_name, bound in (("chat.tools", plan.tools), ("constraint", plan.constraint)):
+        if bound:
+            raise InvalidArgument(
+                f"{field_name} is not served together with audio output; ask for text",
+                reason="UNSUPPORTED_OPTION",
+                field=field_name,
+            )
+    return replace(plan, speech=text.output)
+
+
+def _plan_text(
+    request: GenerationRequest, text: TextModel, opening: Opening, *, whitespace: int
+) -> OutputPlan:
+    """The plan as far as it concerns text; see ``plan_output``."""
     constraint, notes = None, ()
     if request.constraint is not None:
         checked = checked_constraint(request.constraint, whitespace)

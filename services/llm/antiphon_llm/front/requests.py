@@ -55,6 +55,11 @@ class OutputOptions:
     modalities: Sequence[str] = ()
     """Names: text, audio, image."""
 
+    @property
+    def wants_speech(self) -> bool:
+        """Whether speech codes are wanted besides text."""
+        return "audio" in self.modalities
+
 
 @dataclass(frozen=True, slots=True)
 class ChatInput:

@@ -124,6 +124,7 @@ def resolve_sampling(
         draft_depth=-1 if asked.draft_depth is None else asked.draft_depth,
         constraint=constraint,
         reasoning=reasoning,
+        speech=output.wants_speech,
     )
 
 

@@ -308,6 +308,7 @@ class LlmFront:
             request,
             vocabulary_size=card.vocabulary_size,
             draft_depth=self._settings.draft_depth,
+            speech=card.output,
         )
         encoded = await parts.encoder.encode(request.input)
         ids = encoded.ids
@@ -390,6 +391,7 @@ class LlmFront:
             chat=text.template is not None,
             loaded_at=time.time(),
             generates=hello.generates,
+            output=text.output,
         )
 
 

@@ -15,6 +15,7 @@ from antiphon_llm.front.ranges import check_count, check_ids, check_range
 from antiphon_llm.front.requests import ChatInput, GenerationRequest, OutputOptions, StopOptions
 from antiphon_llm.front.sampling_rules import check_sampling
 from antiphon_llm.front.tools import check_ending, check_tools
+from antiphon_llm.output_spec import OutputSpec
 
 CHOICE_LIMIT = 16
 LOGPROBS_LIMIT = 20
@@ -28,13 +29,18 @@ ROLES = ("system", "user", "assistant", "tool", "developer")
 
 
 def check_request(
-    request: GenerationRequest, *, vocabulary_size: int, draft_depth: int = 0
+    request: GenerationRequest,
+    *,
+    vocabulary_size: int,
+    draft_depth: int = 0,
+    speech: OutputSpec | None = None,
 ) -> None:
     """Checks everything that does not need the prompt's tokens.
 
     Args:
         vocabulary_size: of the model's head.
         draft_depth: most drafts of a step at this boot.
+        speech: of a model that writes speech codes.
 
     Raises:
         InvalidArgument: naming the field and what it may hold.
@@ -53,7 +59,8 @@ def check_request(
         )
     check_sampling(request.sampling, vocabulary_size=vocabulary_size, draft_depth=draft_depth)
     _check_stop(request.stop, vocabulary_size)
-    _check_output(request.output)
+    _check_output(request.output, speech)
+    _check_text_left(request, vocabulary_size, speech)
     minimum, maximum = request.sampling.min_tokens, request.stop.max_tokens
     if minimum is not None and maximum is not None and minimum > maximum:
         raise InvalidArgument(
@@ -179,17 +186,33 @@ def _check_stop(stop: StopOptions, vocabulary_size: int) -> None:
     check_ids("stop.token_ids", stop.token_ids, vocabulary_size)
 
 
-def _check_output(output: OutputOptions) -> None:
+def _check_output(output: OutputOptions, speech: OutputSpec | None) -> None:
     check_range("output.logprobs", output.logprobs, 0, LOGPROBS_LIMIT)
     check_range("output.prompt_logprobs", output.prompt_logprobs, 0, LOGPROBS_LIMIT)
+    allowed = ("text",) if speech is None else ("text", "audio")
     for place, modality in enumerate(output.modalities):
-        if modality != "text":
+        if modality not in allowed:
             raise InvalidArgument(
-                f"the model writes text only, not {modality}",
+                f"the model writes {' and '.join(allowed)} only, not {modality}",
                 reason="UNSUPPORTED_MODALITY",
                 field=f"output.modalities[{place}]",
-                allowed=("text",),
+                allowed=allowed,
             )
+
+
+def _check_text_left(
+    request: GenerationRequest, vocabulary_size: int, speech: OutputSpec | None
+) -> None:
+    """A text-only reply of a speech model has an id that may be drawn."""
+    allowed, banned = request.sampling.allowed_token_ids, request.sampling.banned_token_ids
+    if speech is None or request.output.wants_speech or not (allowed or banned):
+        return
+    if set(allowed or range(vocabulary_size)) <= {*banned, *speech.speech_ids}:
+        raise InvalidArgument(
+            "without audio in output.modalities no speech id is drawn, and the allowed and banned "
+            "ids leave no other",
+            field="sampling.allowed_token_ids" if allowed else "sampling.banned_token_ids",
+        )
 
 
 def _check_chat(chat: ChatInput) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from antiphon_nn import config_reader
 from antiphon_nn.config_reader import UnsupportedConfig
 
+from antiphon_llm import output_spec
+
 __all__ = ["IRRELEVANT", "ConfigReader", "UnsupportedConfig"]
 
 IRRELEVANT: dict[str, str] = {
@@ -18,6 +20,7 @@ IRRELEVANT: dict[str, str] = {
         ("bos_token_id", "eos_token_id", "pad_token_id"),
         "read by the tokenizer and the checkpoint's end-of-text set",
     ),
+    output_spec.KEY: "read by the front and the engine's intake",
     **dict.fromkeys(
         ("num_nextn_predict_layers", "mtp_num_hidden_layers"),
         "read by the drafter that uses the bundled head",
