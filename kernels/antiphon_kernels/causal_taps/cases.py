@@ -35,15 +35,15 @@ CASES = (
 )
 
 MIMI = tuple(
-    Case(batch, *sizes)
+    case
     for batch in (16, 64)
-    for sizes in (
-        (1920, 64, 32, 3),
-        (1920, 32, 64, 1, True, True, True),
-        (480, 256, 128, 2),
-        (96, 640, 256, 2),
-        (16, 1536, 512, 2),
-        (16, 512, 256, 3),
+    for case in (
+        Case(batch, 1920, 64, 32, 3),
+        Case(batch, 1920, 32, 64, 1, added=True),
+        Case(batch, 480, 256, 128, 2),
+        Case(batch, 96, 640, 256, 2),
+        Case(batch, 16, 1536, 512, 2),
+        Case(batch, 16, 512, 256, 3),
     )
 )
 """Convolutions of kyutai/mimi's encoder."""

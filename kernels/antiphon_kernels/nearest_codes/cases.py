@@ -22,9 +22,9 @@ class Case:
 
 CASES = (
     Case(1, 4, 64, 16),
-    Case(3, 3, 256, 128),
+    Case(3, 3, 128, 32),
     Case(9, 2, 33, 24),
-    Case(37, 3, 128, 64),
+    Case(37, 2, 32, 16),
 )
 
 MIMI = tuple(Case(rows, 31, 2048, 256) for rows in (1, 16, 64, 256))

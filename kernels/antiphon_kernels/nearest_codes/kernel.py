@@ -1,5 +1,7 @@
 # pyright: reportAttributeAccessIssue=false, reportCallIssue=false, reportArgumentType=false
-# Triton declares neither its CUDA extras, nor the options of a launch, nor constexpr arguments.
+# pyright: reportGeneralTypeIssues=false
+# Triton declares neither its CUDA extras, nor the options of a launch, nor constexpr arguments, nor
+# that a range can be iterated.
 """Residual quantisation on CUDA: one launch a level, the codebook spread over all processors.
 
 A program holds some entries of the level's book in registers, asked for before the wait for the
@@ -83,8 +85,8 @@ def _level(
         tl.debug_barrier()
         for group in tl.range(0, BLOCK_ROWS, GROUP_ROWS):
             few = begin + group + tl.arange(0, GROUP_ROWS)
-            inside = (few < rows)[:, None] & (column < dim)[None, :]
-            part = tl.load(after + few[:, None] * dim + column[None, :], inside, other=0.0)
+            there = (few < rows)[:, None] & (column < dim)[None, :]
+            part = tl.load(after + few[:, None] * dim + column[None, :], there, other=0.0)
             _meet(part, entries, norm, code, size, few, rows, found)
 
 

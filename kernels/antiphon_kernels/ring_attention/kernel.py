@@ -14,7 +14,7 @@ import triton.language as tl
 
 from antiphon_kernels.launch import early_launch
 
-ELEMENTS = 8192
+ELEMENTS = 4096
 """Products of queries and keys that a program has in flight."""
 
 

@@ -174,6 +174,16 @@ class GatheredStep:
         return attended.transpose(1, 2).reshape(batch * steps, -1)
 
 
+def _attends_in_place(device: torch.device, steps: int) -> bool:
+    """Whether a step of so many positions takes :class:`InPlaceStep`."""
+    if device.type != "cuda":
+        return False
+    if steps > MAX_STEPS:
+        fall_back("ring_attention", f"more than {MAX_STEPS} positions")
+        return False
+    return True
+
+
 class RingTransformer:
     """Pre-norm layers with rotary positions and layer scale, in a window of positions."""
 
@@ -228,11 +238,9 @@ class RingTransformer:
         # Far positions times a frequency need more than the digits of fp32.
         angles = positions[..., None].double() * self._frequencies
         turned = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
-        if device.type == "cuda":
-            if steps <= MAX_STEPS:
-                turns = torch.view_as_real(turned)
-                return InPlaceStep(before, targets, turns, self.shape.window)
-            fall_back("ring_attention", f"more than {MAX_STEPS} positions")
+        if _attends_in_place(device, steps):
+            turns = torch.view_as_real(turned)
+            return InPlaceStep(before, targets, turns, self.shape.window)
         plain = torch.ones_like(turned)
         last = positions[:, -1:]
         cells = torch.arange(capacity, device=device)
