@@ -10,7 +10,14 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import EncodecConfig, EncodecModel, MimiConfig, MimiModel
+from transformers import (
+    DacConfig,
+    DacModel,
+    EncodecConfig,
+    EncodecModel,
+    MimiConfig,
+    MimiModel,
+)
 
 RVQ_VAE: dict[str, Any] = {
     "model_type": "rvq_vae",
@@ -90,6 +97,34 @@ def _encodec_tensor(name: str, tensor: torch.Tensor, draw: torch.Generator) -> t
     return tensor
 
 
+def write_dac(directory: Path) -> None:
+    """A DAC with an odd ratio, as at 24 kHz, whose layers trail by 10 frames."""
+    config = DacConfig(
+        encoder_hidden_size=6,
+        downsampling_ratios=[3, 8],
+        decoder_hidden_size=16,
+        n_codebooks=4,
+        codebook_size=32,
+        codebook_dim=5,
+        sampling_rate=1800,
+    )
+    DacModel(config).save_pretrained(directory)
+    _redraw(directory, _dac_tensor)
+
+
+def _dac_tensor(name: str, tensor: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
+    if name.endswith("alpha"):
+        return 0.3 + torch.rand(tensor.shape, generator=draw)
+    if name.endswith("bias"):
+        # Zeros to the left of a clip are told from what a bias makes of them.
+        return 0.3 * torch.randn(tensor.shape, generator=draw)
+    if name.endswith("codebook.weight"):
+        return torch.randn(tensor.shape, generator=draw)
+    fan = tensor[0].numel() if "conv_t1" not in name else tensor.shape[0] * 2
+    gain = 0.4 if ".res_unit" in name or name == "decoder.conv2.weight" else 1.0
+    return torch.randn(tensor.shape, generator=draw) * gain * fan**-0.5
+
+
 def write_rvq_vae(directory: Path) -> None:
     """The RVQ-VAE's layout with its control codes."""
     draw = torch.Generator().manual_seed(1)
@@ -151,6 +186,7 @@ def _redraw(
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {
+    "dac": write_dac,
     "mimi": write_mimi,
     "encodec": write_encodec,
     "rvq_vae": write_rvq_vae,

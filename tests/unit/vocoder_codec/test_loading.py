@@ -20,6 +20,7 @@ A_TENSOR = {
     "mimi": "decoder.layers.2.conv.weight",
     "encodec": "decoder.layers.3.conv.parametrizations.weight.original1",
     "rvq_vae": "decoder.layers.5.pwconv1.weight",
+    "dac": "decoder.block.1.res_unit2.conv1.weight",
 }
 
 
@@ -49,7 +50,7 @@ def change_config(directory: Path, **changes: Any) -> None:
 def test_a_missing_tensor_is_named(copy: Callable[[str], Path], kind: str) -> None:
     directory = copy(kind)
     change_tensors(directory, lambda tensors: tensors.pop(A_TENSOR[kind]))
-    with pytest.raises(CheckpointError, match=r"has no tensor 'decoder\.layers"):
+    with pytest.raises(CheckpointError, match=r"has no tensor 'decoder\.(layers|block)"):
         load(directory)
 
 
@@ -80,6 +81,10 @@ def test_a_misshapen_tensor_is_named(copy: Callable[[str], Path], kind: str) -> 
         ("mimi", {"quantum_flux": 3}, "not implemented: quantum_flux"),
         ("encodec", {"normalize": True}, "normalize is True; supported: False"),
         ("encodec", {"norm_type": "time_group_norm"}, "norm_type is 'time_group_norm'"),
+        ("dac", {"hop_length": 48}, "hop_length is 48; supported: 24"),
+        ("dac", {"upsampling_ratios": [3, 8]}, r"upsampling_ratios is \[3, 8\]; supported"),
+        ("dac", {"decoder_hidden_size": 18}, "decoder_hidden_size is 18, expected a multiple of 4"),
+        ("dac", {"snake_logscale": True}, "not implemented: snake_logscale"),
         ("rvq_vae", {"groups": 2}, "groups is 2; supported: 1"),
         ("rvq_vae", {"wav_to_token_ratio": 100}, "wav_to_token_ratio is 100; supported: 120"),
         ("rvq_vae", {"model_type": "opus"}, "model_type is 'opus'; supported: .*'mimi'"),

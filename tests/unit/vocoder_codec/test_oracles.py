@@ -10,7 +10,7 @@ import pytest
 import torch
 from antiphon_vocoder.codec.contract import ABSENT, Codec
 from safetensors.torch import load_file
-from transformers import EncodecModel, MimiModel
+from transformers import DacModel, EncodecModel, MimiModel
 from unit.vocoder_codec import rvq_vae_reference as reference
 from unit.vocoder_codec.small_codecs import CONTROL, RVQ_VAE, SILENCE
 
@@ -64,6 +64,29 @@ def test_encodec_equals_transformers(
         assert torch.equal(codec.encode(pcm, codebooks=depth), want)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("frames", [1, 9, 70])
+def test_dac_equals_transformers(
+    codecs: Get, checkpoint: Callable[[str], Path], frames: int
+) -> None:
+    """At both ends too: shorter and longer than what its layers see, past a whole step."""
+    codec = codecs("dac")
+    oracle = DacModel.from_pretrained(checkpoint("dac")).eval()
+    codes, pcm = draw_codes(codec, frames), draw_pcm(codec, frames)
+    for given in (codes, codes[:, :2]):
+        want = oracle.decode(audio_codes=given).audio_values
+        got = codec.decode(given)
+        # Its layer of an odd stride gives one sample less than the stride asks for.
+        assert (got.shape[1], want.shape[1]) == (frames * 24, frames * 24 - 1)
+        assert (got[:, :-1] - want).abs().max() < 1e-5
+        assert not got[:, -1].any()
+    want = oracle.encode(pcm[:, None]).audio_codes
+    assert all(len(level.unique()) > 1 for level in want.transpose(0, 1)) or frames == 1
+    assert torch.equal(codec.encode(pcm), want)
+    few = oracle.encode(pcm[:, None], n_quantizers=3).audio_codes
+    assert torch.equal(codec.encode(pcm, codebooks=3), few)
+
+
 @pytest.mark.parametrize("frames", [1, 2, 9, 40])
 def test_rvq_vae_equals_the_specification_in_float64(
     codecs: Get, checkpoint: Callable[[str], Path], frames: int
@@ -99,7 +122,7 @@ def test_control_codes_sound_as_the_silence_frame(codecs: Get) -> None:
     assert torch.equal(codec.decode(marked[:, :2]), codec.decode(silent[:, :2]))
 
 
-@pytest.mark.parametrize("kind", ["mimi", "encodec", "rvq_vae"])
+@pytest.mark.parametrize("kind", ["mimi", "encodec", "rvq_vae", "dac"])
 def test_absent_codebooks_add_nothing(codecs: Get, kind: str) -> None:
     codec = codecs(kind)
     codes = draw_codes(codec, 9)
@@ -109,7 +132,7 @@ def test_absent_codebooks_add_nothing(codecs: Get, kind: str) -> None:
     assert (codec.decode(padded) - want).abs().max() <= 1e-5 * want.abs().max().clamp(min=1)
 
 
-@pytest.mark.parametrize("kind", ["mimi", "encodec", "rvq_vae"])
+@pytest.mark.parametrize("kind", ["mimi", "encodec", "rvq_vae", "dac"])
 def test_the_tail_is_padded_with_zeros_to_a_frame(codecs: Get, kind: str) -> None:
     codec = codecs(kind)
     pcm = draw_pcm(codec, 9)[:, :-5]
@@ -129,3 +152,20 @@ def test_equal_distances_take_the_lowest_code() -> None:
     quantizer = ResidualQuantizer([book, book], Products(torch.device("cpu"), "fp32"))
     codes = quantizer.encode(torch.tensor([[[1.0, 0.0], [0.0, 5.0]]]), 2)
     assert codes[0, 0].tolist() == [1, 1]
+
+
+def test_equal_angles_take_the_lowest_code() -> None:
+    from antiphon_vocoder.codec.cosine import CosineCodebook, CosineQuantizer
+    from antiphon_vocoder.codec.products import Products
+
+    book = CosineCodebook(
+        entries=torch.tensor([[0.0, 1.0], [1.0, 0.0], [9.0, 0.0], [-1.0, 0.0]]),
+        down=torch.eye(2),
+        down_bias=torch.zeros(2),
+        up=torch.eye(2),
+        up_bias=torch.tensor([0.5, 0.0]),
+    )
+    quantizer = CosineQuantizer([book, book], Products(torch.device("cpu"), "fp32"))
+    codes = quantizer.encode(torch.tensor([[[8.0, 0.5], [0.1, 5.0]]]), 2)
+    assert codes[0].tolist() == [[1, 0], [1, 0]]
+    assert quantizer.decode(codes)[0].tolist() == [[3.0, 0.0], [1.0, 2.0]]

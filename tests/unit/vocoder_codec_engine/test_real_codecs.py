@@ -24,7 +24,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=["mimi", "encodec", "rvq_vae"])
+@pytest.fixture(scope="module", params=["mimi", "encodec", "rvq_vae", "dac"])
 def codec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Codec:
     directory: Path = tmp_path_factory.mktemp(request.param)
     with torch.random.fork_rng():

@@ -13,6 +13,7 @@ from antiphon_vocoder.codec.products import DTYPES, Products
 from antiphon_vocoder.codec.weights import CodecWeights
 
 MODULES = {
+    "dac": "antiphon_vocoder.codec.dac",
     "encodec": "antiphon_vocoder.codec.encodec",
     "mimi": "antiphon_vocoder.codec.mimi",
     "rvq_vae": "antiphon_vocoder.codec.rvq_vae",

@@ -35,8 +35,8 @@ def encode_whole(
         count = spec.codebook_count if codebooks is None else codebooks
         return torch.zeros(pcm.shape[0], count, 0, dtype=torch.int64, device=codec.device)
     ahead = spec.encode_lookahead_samples
-    total = frames * spec.frame_samples + ahead
-    pcm = functional.pad(pcm, (0, total - pcm.shape[-1]))
+    pcm = functional.pad(pcm, (0, frames * spec.frame_samples - pcm.shape[-1]))
+    pcm = functional.pad(pcm, (0, ahead), value=spec.encode_lookahead_fill)
     state = codec.encoder_state(pcm.shape[0], min(chunk, frames))
     mask = torch.ones(pcm.shape[0], dtype=torch.bool, device=codec.device)
     parts = []

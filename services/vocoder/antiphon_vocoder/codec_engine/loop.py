@@ -139,6 +139,7 @@ class CodecLoop:
             lookahead=0 if decodes else spec.encode_lookahead_samples,
             delay=spec.decode_delay_samples if decodes else 0,
             lead_frames=max(1, int(self._lead_seconds / seconds)),
+            lookahead_fill=spec.encode_lookahead_fill,
         )
 
     def _handle(

@@ -183,8 +183,7 @@ def _cut(
     if key.stage is Stage.ENCODE:
         frames = output.reshape(key.frames, codec.spec.codebook_count)
         return np.ascontiguousarray(frames[:, : stream.codebooks]).reshape(-1)
+    # A stream that is shorter than the delay has some of it left to drop at its end.
     late = min(codec.spec.decode_delay_samples - stream.trimmed, len(output))
-    if key.frames == TAIL or late <= 0:
-        return output
     stream.trimmed += late
     return output[late:]

@@ -81,6 +81,7 @@ class HopStream:
         frame_seconds: length of a frame.
         codebooks: codebooks of its frames.
         lookahead: samples that an encoder must see behind a hop's frames.
+        lookahead_fill: stands for those of them that are past the end.
         delay: samples by which a decoder's output trails.
         lead_frames: frames of unsent output from which it is not scheduled.
 
@@ -105,6 +106,7 @@ class HopStream:
         lookahead: int,
         delay: int,
         lead_frames: int,
+        lookahead_fill: float = 0.0,
     ) -> None:
         self.key = key
         self.codec = codec
@@ -124,6 +126,7 @@ class HopStream:
         self._frame_samples = frame_samples
         self._frame_seconds = frame_seconds
         self._lookahead = lookahead
+        self._lookahead_fill = lookahead_fill
         self._delay = delay
         self._lead_frames = lead_frames
         decodes = stage is Stage.DECODE
@@ -277,4 +280,5 @@ class HopStream:
         """Zeros to a whole frame and, past it, what the encoder looks ahead at."""
         if self.stage is Stage.ENCODE:
             missing = -len(self.queue) % self._frame_samples
-            self.queue.append(np.zeros(missing + self._lookahead, np.float32))
+            self.queue.append(np.zeros(missing, np.float32))
+            self.queue.append(np.full(self._lookahead, self._lookahead_fill, np.float32))
