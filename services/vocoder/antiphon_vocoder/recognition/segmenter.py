@@ -161,9 +161,17 @@ class Segmenter:
         return events
 
     def judged(self, probability: float) -> list[SegmentEvent]:
-        """Takes the judge's answer about the last Candidate: the end, or the same turn goes on."""
+        """Takes the judge's answer about the last Candidate: the end, or the same turn goes on.
+
+        A refused pause may last the longer the surer the refusal: up to the longest silence at
+        probability 0, so that an answer just below the threshold costs little where it was wrong.
+        """
         self._end_probability = probability
-        if probability < self._turns.end_threshold:
+        turns = self._turns
+        if probability < turns.end_threshold:
+            more = max(0, turns.longest_silence_ms - turns.silence_ms)
+            share = 1 - probability / turns.end_threshold
+            self._hysteresis.silence_ms = turns.silence_ms + round(more * share)
             return []
         return self._stop(self._hysteresis.voice_end, self.position)
 
@@ -314,6 +322,7 @@ class Segmenter:
         self._held_voice = False
         self._judged_at = -1
         self._end_probability = None
+        self._hysteresis.silence_ms = self._release_ms()
         self._hysteresis.interrupt()
         self._forget()
 

@@ -52,7 +52,9 @@ FEATURES = (
     "loudness_slope",
     "loudness_fall",
 )
-WEIGHTS = np.zeros(len(FEATURES))
+WEIGHTS = np.array(
+    [-1.57, 0.84, 1.08, -2.03, -2.00, -2.11, -1.56, 1.00, -0.24, -0.02, -0.47, -0.27, -0.77]
+)
 
 
 class PhraseJudge:

@@ -84,8 +84,8 @@ class Trial:
         totals.seconds += time.monotonic() - self._began
         try:
             return self._answer.result()
-        except Exception:  # the longest silence still ends the turn
-            log.exception("pause_not_judged")
+        except Exception as error:  # the longest silence still ends the turn
+            log.warning("pause_not_judged", judge=self._court.judge.name, problem=repr(error))
             metrics.fallback("turn_judge", "judge_failed")
             return _UNDECIDED
 
