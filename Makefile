@@ -5,7 +5,7 @@ MEMBERS := protos libs/core libs/nn libs/cli kernels services/llm services/vocod
 EDITABLE := $(foreach member,$(MEMBERS),-e ./$(member))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bars-sampling bars-rest bars-realtime bench-llm bench-kernels-cpu bench-llm-cpu bench-gateway soak-engine soak-realtime clean
+.PHONY: help setup setup-dev demo test test-slow soak check proto bars-demo bars-engine bars-sampling bars-rest bars-realtime bench-llm bench-kernels-cpu bench-llm-cpu bench-gateway soak-engine soak-realtime bench-speech-cpu bars-speech soak-speech clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -25,6 +25,9 @@ test-slow: setup-dev ## the tests marked slow
 
 soak: setup-dev ## the 60-second load and fault runs
 	$(BIN)/python -m pytest -m "soak and not slow"
+
+soak-speech: setup-dev ## ten minutes of speech and recognition streams, and an hour of one voice (SECONDS=600)
+	$(BIN)/python -m pytest tests/soak/test_speech_soak.py -m soak --soak-seconds $(or $(SECONDS),600)
 
 soak-engine: setup-dev ## ten minutes at twice the llm service's capacity (SECONDS=600)
 	$(BIN)/python -m pytest tests/soak/test_engine_soak.py -m soak --soak-seconds $(or $(SECONDS),600)
@@ -50,6 +53,9 @@ bars-engine: setup-dev ## the engine's claims, one BAR line each (PEER_PYTHON=py
 bars-sampling: setup-dev ## the draw rule's claims, one BAR line each
 	$(BIN)/python -m bench.sampling_bars
 
+bars-speech: setup-dev ## the speech service's claims, one BAR line each (PEER_PYTHON=python with faster-whisper and piper-tts)
+	$(BIN)/python -m bench.speech_bars --peer-python "$(PEER_PYTHON)"
+
 bench-llm: setup-dev ## offer a load to an llm service or an OpenAI server (LOAD="many 127.0.0.1:8082 --clients 8 ...")
 	$(BIN)/python -m bench.load $(or $(LOAD),--help)
 
@@ -58,6 +64,9 @@ bench-kernels-cpu: setup-dev ## CPU kernels against torch
 
 bench-llm-cpu: setup-dev ## the engine on CPU against llama.cpp (PEER_PYTHON: a Python that has llama-cpp-python)
 	$(BIN)/python -m bench.llm_cpu $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON))
+
+bench-speech-cpu: setup-dev ## speech on CPU (PEER_PYTHON: a Python that has faster-whisper and piper-tts)
+	$(BIN)/python -m bench.speech_cpu --peer-python "$(PEER_PYTHON)"
 
 bench-gateway: setup-dev ## the gateway's speed over fake backends (LITELLM_PYTHON, VLLM_PYTHON: peers)
 	$(BIN)/python -m bench.rest_bars --speed --litellm-python "$(LITELLM_PYTHON)" --vllm-python "$(VLLM_PYTHON)"

@@ -1,4 +1,4 @@
-"""The llm service as a process of its own, for measurements and for tests of the real thing."""
+"""Services as processes of their own, for measurements and for tests of the real thing."""
 
 from __future__ import annotations
 
@@ -110,22 +110,33 @@ async def llm_service(run_dir: Path, *flags: str) -> AsyncIterator[LlmService]:
     Raises:
         RuntimeError: it did not become ready; with the end of its log.
     """
-    log = run_dir / "llm.log"
+    async with service_process("antiphon_llm", run_dir / "llm.log", *flags) as (process, address):
+        channel = open_channel(address)
+        try:
+            yield LlmService(process, run_dir / "llm.log", address, channel)
+        finally:
+            await channel.close()
+
+
+@asynccontextmanager
+async def service_process(
+    module: str, log: Path, *flags: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """Runs ``python -m module`` on a free port: the ready process and its address.
+
+    Raises:
+        RuntimeError: it did not become ready; with the end of its log.
+    """
     with _opened(log) as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "antiphon_llm", "--bind", "127.0.0.1:0", *flags),
+            *("-m", module, "--bind", "127.0.0.1:0", *flags),
             stdout=output,
             stderr=output,
         )
     try:
         await _wait_for(process, log, r'"event":"(service_ready)"')
-        address = f"127.0.0.1:{_last(log, _PORT)}"
-        channel = open_channel(address)
-        try:
-            yield LlmService(process, log, address, channel)
-        finally:
-            await channel.close()
+        yield process, f"127.0.0.1:{_last(log, _PORT)}"
     finally:
         await _stop(process)
 
@@ -137,7 +148,7 @@ async def _wait_for(process: asyncio.subprocess.Process, log: Path, pattern: str
         if process.returncode is not None:
             break
         await asyncio.sleep(_POLL_S)
-    raise RuntimeError(f"the llm service did not start: {_text(log)[-2000:]}")
+    raise RuntimeError(f"the service did not start: {_text(log)[-2000:]}")
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
