@@ -304,7 +304,9 @@ def main() -> int:
     """Reads the command line and measures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", default="fp32", choices=("fp32", "tf32", "fp16", "bf16"))
+    parser.add_argument(
+        "--dtype", default="fp32", choices=("fp32", "tf32", "bf16x3", "fp16", "bf16")
+    )
     parser.add_argument("--streams", type=int, nargs="+", default=[32, 128, 256])
     parser.add_argument("--seconds", type=float, default=20.0, help="audio of each stream")
     parser.add_argument("--pace", type=float, default=1.5, help="codes, in real times")
