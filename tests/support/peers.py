@@ -16,11 +16,11 @@ INSTALL_S = 300
 RUN_S = 240
 
 
-def peer_packages() -> Path:
-    """The folder with the pinned packages; installs them the first time."""
-    pins = SOURCES / "requirements.txt"
+def peer_packages(sources: Path = SOURCES) -> Path:
+    """The folder with the packages that ``sources`` pins; installs them the first time."""
+    pins = sources / "requirements.txt"
     digest = hashlib.sha256(pins.read_bytes()).hexdigest()[:12]
-    folder = ROOT / "artifacts" / f"peers-{digest}"
+    folder = ROOT / "artifacts" / f"{sources.name}-{digest}"
     if not (folder / ".installed").exists():
         options = ["--no-deps", "--no-compile", "--only-binary", ":all:", "--quiet", "--upgrade"]
         command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", *options]
@@ -35,21 +35,25 @@ def peer_packages() -> Path:
     return folder
 
 
-def run_peer(packages: Path, driver: str, *arguments: str) -> Any:
-    """Runs a driver with the peers' packages before the suite's; returns what it printed."""
-    environment = {
+def peer_environment(packages: Path) -> dict[str, str]:
+    """The environment in which the peers' packages come before the suite's."""
+    return {
         **os.environ,
         "PYTHONPATH": str(packages),
         "OPENAI_API_KEY": "unused",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "HF_HUB_OFFLINE": "1",
     }
+
+
+def run_peer(packages: Path, driver: str, *arguments: str) -> Any:
+    """Runs a driver with the peers' packages before the suite's; returns what it printed."""
     done = subprocess.run(
         [sys.executable, str(SOURCES / driver), *arguments],
         capture_output=True,
         text=True,
         timeout=RUN_S,
-        env=environment,
+        env=peer_environment(packages),
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.strip().rpartition("\n")[2])
