@@ -85,9 +85,14 @@ async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter
     return reader, writer
 
 
-async def converse(port: int, offset: float, seconds: float, load: Load) -> None:
+async def converse(
+    opened: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    offset: float,
+    seconds: float,
+    load: Load,
+) -> None:
     """One connection: appends on time, and times its turn events."""
-    reader, writer = await connect(port)
+    reader, writer = opened
     plain, marked = append_frame(bytes(FRAME_BYTES)), append_frame(MARKER.ljust(FRAME_BYTES, b"\0"))
     sent: list[float] = []
     listener = asyncio.create_task(listen(reader, sent, load))
@@ -157,10 +162,12 @@ async def measure(connections: int, seconds: float) -> dict[str, float]:
         psutil.Process(child.pid).cpu_affinity(cores[:1])
         own = await direct(backend)
         load = Load()
+        sockets = [await connect(port) for _ in range(connections)]
+        # The handshakes are not what an append costs.
         before = cpu_seconds(child.pid)
         spread = FRAME_SECONDS / connections
         await asyncio.gather(
-            *(converse(port, 1.0 + i * spread, seconds, load) for i in range(connections))
+            *(converse(opened, 1.0 + i * spread, seconds, load) for i, opened in enumerate(sockets))
         )
         spent = cpu_seconds(child.pid) - before
     added = [latency - quantile(own, 0.5) for latency in load.latencies]

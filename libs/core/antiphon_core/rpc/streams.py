@@ -89,8 +89,12 @@ async def end_writes(call: RequestStream[Any]) -> None:
 
 async def _send(call: RequestStream[Any], sending: Awaitable[None]) -> None:
     try:
-        with typed_errors(call):
+        try:
             await sending
+        except (grpc.aio.AioRpcError, asyncio.CancelledError):
+            # Entered on failure only: around each message it would cost as much as the rest.
+            with typed_errors(call):
+                raise
     except (asyncio.InvalidStateError, Internal):
         raise await failure_of(call) from None
 

@@ -16,6 +16,10 @@ _legs = metrics.histogram(
 )
 
 
+TIMED = (inputs.SpeechEnded, inputs.Transcript, inputs.TextProduced)
+"""The inputs that a clock notes."""
+
+
 class TurnClock:
     """Times the newest turn of one connection."""
 
