@@ -28,7 +28,7 @@ def test_codes_of_full_size(case: Case) -> None:
 
 
 def test_equal_distances_take_the_lowest_code(device: torch.device) -> None:
-    books = torch.randn(2, 1, 16, generator=torch.Generator().manual_seed(1)).expand(2, 64, 16)
+    books = torch.randn(2, 1, 16, generator=torch.Generator().manual_seed(1)).expand(2, 16, 16)
     books = books.contiguous().to(device)
     latents = torch.randn(5, 16, device=device)
     result = kernel.nearest_codes(latents, books, books.square().sum(dim=2), 2)
@@ -36,24 +36,24 @@ def test_equal_distances_take_the_lowest_code(device: torch.device) -> None:
 
 
 def test_a_row_of_nan_stays_within_the_book_and_alone(device: torch.device) -> None:
-    latents, books, norms = build(Case(6, 3, 64, 16), device)
-    wanted = kernel.nearest_codes(latents, books, norms, 3)
+    latents, books, norms = build(Case(6, 2, 16, 16), device)
+    wanted = kernel.nearest_codes(latents, books, norms, 2)
     latents[2] = float("nan")
-    result = kernel.nearest_codes(latents, books, norms, 3)
-    assert ((result >= 0) & (result < 64)).all()
+    result = kernel.nearest_codes(latents, books, norms, 2)
+    assert ((result >= 0) & (result < 16)).all()
     others = [0, 1, 3, 4, 5]
     assert torch.equal(result[:, others], wanted[:, others])
 
 
 def test_rows_of_a_wider_tensor(device: torch.device) -> None:
-    latents, books, norms = build(Case(6, 3, 64, 16), device)
+    latents, books, norms = build(Case(6, 2, 16, 16), device)
     wide = torch.cat([latents, latents.flip(0)], dim=1)
-    wanted = kernel.nearest_codes(latents, books, norms, 3)
-    assert torch.equal(kernel.nearest_codes(wide[:, :16], books, norms, 3), wanted)
+    wanted = kernel.nearest_codes(latents, books, norms, 2)
+    assert torch.equal(kernel.nearest_codes(wide[:, :16], books, norms, 2), wanted)
 
 
 def test_shapes_that_do_not_fit_are_refused(device: torch.device) -> None:
-    latents, books, norms = build(Case(2, 3, 64, 16), device)
+    latents, books, norms = build(Case(2, 3, 16, 16), device)
     with pytest.raises(ValueError, match="depth 4"):
         nearest_codes(latents, books, norms, 4)
     with pytest.raises(ValueError, match="float32"):

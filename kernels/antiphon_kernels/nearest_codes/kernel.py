@@ -45,7 +45,7 @@ def _packed(distance, code):
 def _meet(residual, entries, norm, code, size, row, rows, winners):
     """Notes the nearest of a program's entries for a few rows (R, BLOCK_DIM)."""
     products = tl.sum(residual[:, None, :] * entries[None, :, :], axis=2)
-    words = _packed(norm[None, :] - 2.0 * products, code[None, :] + tl.zeros_like(row)[:, None])
+    words = _packed(norm[None, :] - 2.0 * products, code[None, :])
     words = tl.where((code < size)[None, :], words, 0x7FFFFFFFFFFFFFFF)
     tl.atomic_min(winners + row, tl.min(words, axis=1), mask=row < rows, sem="relaxed")
 
