@@ -65,8 +65,8 @@ def served_key(item: ModelInfo | Voice | Recognizer) -> Hashable:
 
 
 def may_use(item: ModelInfo | Voice | Recognizer) -> bool:
-    """Whether the current principal's tenant may; voices and recognisers are everybody's."""
-    return not isinstance(item, ModelInfo) or item.visible_to(current_principal().tenant)
+    """Whether the current principal's tenant may; recognisers are everybody's."""
+    return isinstance(item, Recognizer) or item.visible_to(current_principal().tenant)
 
 
 def allowed_models(models: Sequence[ModelInfo], names: Sequence[str] | None) -> Sequence[ModelInfo]:
@@ -75,6 +75,13 @@ def allowed_models(models: Sequence[ModelInfo], names: Sequence[str] | None) -> 
         return models
     listed = set(names)
     return [m for m in models if not listed.isdisjoint((m.id, m.base_model, *m.aliases))]
+
+
+def visible_voices(voices: Sequence[Voice], principal: Principal) -> Sequence[Voice]:
+    """Those voices that a principal may use: not those of other tenants, nor what its allow-list
+    leaves out."""
+    seen = [voice for voice in voices if voice.visible_to(principal.tenant)]
+    return allowed_voices(seen, principal.voices)
 
 
 def allowed_voices(voices: Sequence[Voice], names: Sequence[str] | None) -> Sequence[Voice]:
@@ -158,8 +165,10 @@ def resolve_recognizer(
 
 
 def speech_models(voices: Sequence[Voice]) -> list[str]:
-    """Ids of the speech models that the voices work with, without repeats."""
-    return list(dict.fromkeys(model for voice in voices for model in voice.models))
+    """Ids of the speech models that the presets work with, without repeats; what tenants make
+    names the codecs that know it."""
+    presets = (voice for voice in voices if not voice.is_made)
+    return list(dict.fromkeys(model for voice in presets for model in voice.models))
 
 
 def model_not_found(name: str, served: Sequence[str]) -> NotFound:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from antiphon.vocoder.v1 import recognition_service_pb2 as rec
 from antiphon.vocoder.v1 import recognition_service_pb2_grpc, vocoder_service_pb2_grpc
 from antiphon.vocoder.v1 import vocoder_service_pb2 as voc
+from antiphon_core.errors import FailedPrecondition, InvalidArgument, NotFound
+from antiphon_core.rpc.context import ALL_TENANTS, current
 from fake_calls import Calls
 
 
@@ -31,6 +33,9 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
         self.calls = Calls()
         self.script = SpeechScript()
         self.texts: list[str] = []
+        self.made: list[voc.Voice] = []
+        self.samples: list[tuple[voc.CreateVoiceConfig, bytes]] = []
+        self.keeps_no_voices = False
         self.mime_type = "audio/x-test-{encoding}"
 
     async def StreamSpeech(self, requests, context) -> AsyncIterator[voc.StreamSpeechResponse]:
@@ -83,7 +88,44 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
             )
         )
 
+    async def CreateVoice(self, requests, context) -> voc.CreateVoiceResponse:
+        config = None
+        data = b""
+        async for request in requests:
+            if request.WhichOneof("message") == "config":
+                config = request.config
+            data += request.audio
+        assert config is not None
+        if self.keeps_no_voices:
+            raise FailedPrecondition("no store is configured", field="voice_store_dir")
+        if not config.HasField("consent"):
+            raise FailedPrecondition(
+                "no consent", reason="CONSENT_REQUIRED", field="config.consent"
+            )
+        if data == b"noise":
+            raise InvalidArgument("too noisy", reason="INVALID_AUDIO", field="audio")
+        self.samples.append((config, data))
+        voice = voc.Voice(
+            id=f"voice_{len(self.samples)}",
+            display_name=config.display_name,
+            kind=voc.VOICE_KIND_CLONED,
+            models=["codec"],
+            tenant=current().tenant,
+        )
+        voice.created_at.FromSeconds(1_700_000_003)
+        self.made.append(voice)
+        return voc.CreateVoiceResponse(voice=voice)
+
+    async def DeleteVoice(self, request, context) -> voc.DeleteVoiceResponse:
+        kept = [v for v in self.made if (v.id, v.tenant) != (request.id, current().tenant)]
+        if len(kept) == len(self.made):
+            raise NotFound("no voice", reason="VOICE_NOT_FOUND", field="id")
+        self.made = kept
+        return voc.DeleteVoiceResponse()
+
     async def ListVoices(self, request, context) -> voc.ListVoicesResponse:
+        everybody = (ALL_TENANTS, "1") in set(context.invocation_metadata())
+        made = [v for v in self.made if everybody or v.tenant == current().tenant]
         return voc.ListVoicesResponse(
             voices=[
                 voc.Voice(
@@ -96,6 +138,7 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
                     is_default=True,
                 ),
                 voc.Voice(id="ann", models=["piper"], kind=voc.VOICE_KIND_PRESET),
+                *made,
             ]
         )
 

@@ -17,6 +17,7 @@ from antiphon_gateway.openai import (
     ranking,
     responses,
     text,
+    voices,
 )
 from antiphon_gateway.openai.decode import apply_policies
 from antiphon_gateway.openapi.endpoint import documented_routes
@@ -30,6 +31,9 @@ from openai.types.audio import (
     speech_create_params,
     transcription_create_params,
     translation_create_params,
+    voice_consent_create_params,
+    voice_consent_update_params,
+    voice_create_params,
 )
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
@@ -76,11 +80,30 @@ ENDPOINTS = {
         batch_create_params.BatchCreateParams,
     ),
     "loras": (fields.LORA, loras.LoraRequest),
+    "voices": (
+        fields.VOICE,
+        voices.VoiceForm,
+        voice_create_params.CreateVoiceRequestAudioSample,
+        voice_create_params.CreateVoiceRequestPrompt,
+    ),
+    "voice_consents": (
+        fields.CONSENT,
+        voices.ConsentForm,
+        voice_consent_create_params.VoiceConsentCreateParams,
+    ),
+    "voice_consent": (
+        fields.CONSENT_UPDATE,
+        voices.ConsentUpdate,
+        voice_consent_update_params.VoiceConsentUpdateParams,
+    ),
     "rerank": (fields.RERANK, ranking.RerankRequest),
     "score": (fields.SCORE, ranking.ScoreRequest),
     "tokenize": (fields.TOKENIZE, text.TokenizeRequest),
     "detokenize": (fields.DETOKENIZE, text.DetokenizeRequest),
 }
+
+UPLOADED = {"file", "audio_sample", "recording"}
+"""Fields that are files, which no wire model has."""
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
@@ -107,7 +130,7 @@ def test_no_documented_endpoint_is_left_out() -> None:
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_served_fields_and_wire_fields_are_the_same(endpoint: str) -> None:
     policies, wire, *_ = ENDPOINTS[endpoint]
-    served = {n for n, p in policies.items() if p.kind is fields.FieldClass.SERVED} - {"file"}
+    served = {n for n, p in policies.items() if p.kind is fields.FieldClass.SERVED} - UPLOADED
     declared = {field.encode_name for field in msgspec.structs.fields(wire)}
     if endpoint == "translations":
         declared &= served

@@ -127,6 +127,7 @@ class BatchWorker:
                 while await self._storage.responses.delete_expired():
                     pass
                 known = await self._storage.files.blobs()
+                known += await self._storage.consents.blobs()
                 for path in await asyncio.to_thread(blobs.orphans, known, ORPHAN_SECONDS):
                     path.unlink(missing_ok=True)
                     log.info("orphan_removed", blob=path.name)

@@ -21,6 +21,7 @@ from antiphon_gateway.clients.recognition import (
     RecognitionStream,
 )
 from antiphon_gateway.clients.speech import SpeechClient, SpeechStream
+from antiphon_gateway.clients.voices import VoiceLibrary
 from antiphon_gateway.config import GatewaySettings
 from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.domain.generation import ChatInput, GenerateRequest, Tokenized
@@ -28,7 +29,6 @@ from antiphon_gateway.domain.recognition import RecognitionConfig, Recognizer
 from antiphon_gateway.domain.speech import SpeechConfig, Voice
 from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.names import (
-    allowed_voices,
     may_use,
     resolve_listed_voice,
     resolve_model,
@@ -37,6 +37,7 @@ from antiphon_gateway.names import (
     resolve_voice,
     served_key,
     visible_models,
+    visible_voices,
 )
 from antiphon_gateway.quota.metering import metered, read_metered, require_audio
 
@@ -222,11 +223,11 @@ class VocoderClient:
             InvalidArgument: VOICE_NOT_FOUND.
         """
         self.pool.require_ready()
-        names = current_principal().voices
-        if names is not None:
-            allowed = allowed_voices(self.pool.served, names)
-            return resolve_listed_voice(name, allowed, self.voice_aliases)
-        return resolve_voice(name, self.pool.served, self.voice_aliases) if name else ""
+        principal = current_principal()
+        voices = visible_voices(self.pool.served, principal)
+        if principal.voices is not None:
+            return resolve_listed_voice(name, voices, self.voice_aliases)
+        return resolve_voice(name, voices, self.voice_aliases) if name else ""
 
     def resolve_model(self, name: str) -> str:
         """The id of a speech model name; empty leaves the choice to the voice.
@@ -316,6 +317,7 @@ class Backends:
         self.llm = LlmClient(llm, settings.default_model)
         self.adapters = AdapterClient(llm, balanced=bool(egress))
         self.vocoder = VocoderClient(vocoder, settings.voice_aliases, settings.speech_model_aliases)
+        self.library = VoiceLibrary(vocoder)
         self.recognition = RecognizerClient(recognition, settings.recognition_model_aliases)
 
     async def __aenter__(self) -> Self:
@@ -333,7 +335,7 @@ class Backends:
     @property
     def voices(self) -> tuple[Voice, ...]:
         """Voices that are served at this moment, from the cached catalog."""
-        return tuple(allowed_voices(self.vocoder.pool.served, current_principal().voices))
+        return tuple(visible_voices(self.vocoder.pool.served, current_principal()))
 
     @property
     def recognizers(self) -> tuple[Recognizer, ...]:

@@ -6,11 +6,18 @@ from typing import Any
 
 import grpc.aio
 from antiphon.vocoder.v1 import vocoder_service_pb2, vocoder_service_pb2_grpc
+from antiphon_core.rpc.context import ALL_TENANTS
 from antiphon_core.rpc.streams import result
 
 from antiphon_gateway.clients.stream import TwoWayStream
 from antiphon_gateway.convert import speech as convert
-from antiphon_gateway.domain.speech import SpeechConfig, SpeechEvent, SpeechFinished, Voice
+from antiphon_gateway.domain.speech import (
+    NewVoice,
+    SpeechConfig,
+    SpeechEvent,
+    SpeechFinished,
+    Voice,
+)
 from antiphon_gateway.quota.metering import speech_metered
 
 ENDPOINT = "x-antiphon-endpoint"
@@ -18,6 +25,8 @@ ENDPOINT = "x-antiphon-endpoint"
 
 _TEXT_PIECE_CHARACTERS = 16_000
 """At most 64 KiB of UTF-8 a message, as the contract asks."""
+
+_SAMPLE_PIECE_BYTES = 256 * 1024
 
 
 class SpeechStream(TwoWayStream[SpeechEvent]):
@@ -65,8 +74,26 @@ class SpeechClient:
         return SpeechStream(call, config)
 
     async def list_voices(self) -> tuple[Voice, ...]:
-        """Voices, the default first."""
+        """Voices, the default first, those of every tenant among them."""
+        request = vocoder_service_pb2.ListVoicesRequest()
         response = await result(
-            self._stub.ListVoices(vocoder_service_pb2.ListVoicesRequest(), timeout=2.0)
+            self._stub.ListVoices(
+                request, timeout=2.0, metadata=(*self._metadata, (ALL_TENANTS, "1"))
+            )
         )
         return tuple(convert.voice_from_proto(voice) for voice in response.voices)
+
+    async def create_voice(self, voice: NewVoice, sample: bytes, timeout: float) -> Voice:
+        """Makes a voice of the current tenant from a sample file."""
+        requests = [convert.new_voice_to_proto(voice)]
+        requests += [
+            convert.sample_to_proto(sample[start : start + _SAMPLE_PIECE_BYTES])
+            for start in range(0, len(sample), _SAMPLE_PIECE_BYTES)
+        ]
+        call = self._stub.CreateVoice(iter(requests), timeout=timeout, metadata=self._metadata)
+        return convert.voice_from_proto((await result(call)).voice)
+
+    async def delete_voice(self, voice_id: str, timeout: float) -> None:
+        """Deletes a voice of the current tenant; its running streams end."""
+        request = vocoder_service_pb2.DeleteVoiceRequest(id=voice_id)
+        await result(self._stub.DeleteVoice(request, timeout=timeout, metadata=self._metadata))

@@ -91,7 +91,24 @@ def voice_from_proto(message: pb.Voice) -> speech.Voice:
         created_at=message.created_at.seconds,
         aliases=tuple(message.aliases),
         is_default=message.is_default,
+        tenant=message.tenant,
     )
+
+
+def new_voice_to_proto(voice: speech.NewVoice) -> pb.CreateVoiceRequest:
+    """The first message of a voice upload."""
+    config = pb.CreateVoiceConfig(display_name=voice.name)
+    if voice.consent is not None:
+        config.consent.statement = voice.consent.statement
+        config.consent.speaker = voice.consent.speaker
+        config.consent.granted_at.FromSeconds(voice.consent.granted_at)
+        config.consent.evidence_sha256 = voice.consent.evidence_sha256
+    return pb.CreateVoiceRequest(config=config)
+
+
+def sample_to_proto(data: bytes) -> pb.CreateVoiceRequest:
+    """The next bytes of a voice's sample."""
+    return pb.CreateVoiceRequest(audio=data)
 
 
 def _enum_name(enum: type, prefix: str, number: int) -> str:

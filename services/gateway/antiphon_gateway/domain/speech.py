@@ -101,3 +101,31 @@ class Voice(Struct, frozen=True):
     """Seconds since the epoch; 0 where unknown."""
     aliases: tuple[str, ...] = ()
     is_default: bool = False
+    tenant: str = ""
+    """Whose it is, where a tenant made it."""
+
+    @property
+    def is_made(self) -> bool:
+        """Whether a tenant made it; presets are everybody's."""
+        return self.kind in ("uploaded", "cloned")
+
+    def visible_to(self, tenant: str) -> bool:
+        """Whether a tenant may know of it."""
+        return not self.is_made or self.tenant == tenant
+
+
+class VoiceConsent(Struct, frozen=True):
+    """A speaker's consent to a voice."""
+
+    statement: str
+    speaker: str
+    granted_at: int
+    """Seconds since the epoch."""
+    evidence_sha256: bytes
+
+
+class NewVoice(Struct, frozen=True):
+    """A voice to be made of a sample."""
+
+    name: str
+    consent: VoiceConsent | None = None

@@ -29,6 +29,8 @@ class LimitsMiddleware:
             ("/v1/files", limits.file_bytes + _FORM_OVERHEAD_BYTES),
             ("/v1/audio/transcriptions", limits.upload_bytes + _FORM_OVERHEAD_BYTES),
             ("/v1/audio/translations", limits.upload_bytes + _FORM_OVERHEAD_BYTES),
+            ("/v1/audio/voices", limits.upload_bytes + _FORM_OVERHEAD_BYTES),
+            ("/v1/audio/voice_consents", limits.upload_bytes + _FORM_OVERHEAD_BYTES),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -119,6 +119,12 @@ TRANSCRIPTION = _table(
 
 TRANSLATION = _table(served="file model prompt response_format temperature")
 
+VOICE = _table(served="audio_sample name consent type", refused="prompt model script_hint")
+
+CONSENT = _table(served="recording name language")
+
+CONSENT_UPDATE = _table(served="name")
+
 TOKENIZE = _table(
     served="model prompt messages tools add_special_tokens chat_template_kwargs "
     "continue_final_message",

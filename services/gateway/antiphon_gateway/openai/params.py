@@ -73,6 +73,13 @@ _CHAT_ROUTE = "/v1/chat/completions"
 _SCORE_ROUTE = "/v1/score"
 _CHAT_PARAMS = {"output.logprobs": "top_logprobs", "voice": "audio.voice"}
 _TEXT_PARAMS = {"/v1/audio/speech": "input"}
+_VOICE_PARAMS = {
+    "/v1/audio/voices": {
+        "audio": "audio_sample",
+        "config.display_name": "name",
+        "config.consent": "consent",
+    }
+}
 _UPLOAD_ROUTES = ("/v1/audio/transcriptions", "/v1/audio/translations")
 
 
@@ -93,6 +100,8 @@ def request_param(field: str, route: str) -> str:
         return _TEXT_PARAMS.get(route, "prompt")
     if route == _SCORE_ROUTE and field.startswith("pairs"):
         return "text_1" if field.endswith(".query") else "text_2"
+    if field in _VOICE_PARAMS.get(route, ()):
+        return _VOICE_PARAMS[route][field]
     if route == _CHAT_ROUTE and field in _CHAT_PARAMS:
         return _CHAT_PARAMS[field]
     rules = (*_RESPONSES_RULES, *_RULES) if route == _RESPONSES_ROUTE else _RULES

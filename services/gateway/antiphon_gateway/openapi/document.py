@@ -102,8 +102,8 @@ class _Schemas:
             # Translations share the form of transcriptions and serve a part of it.
             for name in [n for n in form["properties"] if n.partition("[")[0] not in body.policies]:
                 del form["properties"][name]
-            form["properties"]["file"] = {"type": "string", "format": "binary"}
-            form["required"].append("file")
+            form["properties"][body.file] = {"type": "string", "format": "binary"}
+            form.setdefault("required", []).append(body.file)
             return form
         reference = self.of(body.wire)
         if body.policies is not None:

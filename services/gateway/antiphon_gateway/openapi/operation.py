@@ -33,15 +33,17 @@ class JsonBody:
 
 @dataclass(frozen=True, slots=True)
 class FormBody:
-    """A multipart body with one field ``file``.
+    """A multipart body with one file.
 
     Attributes:
         wire: the msgspec Struct that decodes the other fields.
         policies: the endpoint's field table.
+        file: name of the file's field.
     """
 
     wire: type[Any]
     policies: Policies
+    file: str = "file"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""GET /v1/models, /v1/models/{id} and /v1/audio/voices."""
+"""GET /v1/models and /v1/models/{id}; what GET /v1/audio/voices shows."""
 
 from __future__ import annotations
 
@@ -57,25 +57,33 @@ class RetrieveModel:
         await send_response(send, 200, msgspec.json.encode(model))
 
 
-class ListVoices:
-    """Voices that a ``voice`` field may name."""
+def list_voices(backends: Backends) -> VoiceList:
+    """Voices that a ``voice`` field may name.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        backends = gateway_of(scope).backends
-        backends.vocoder.pool.require_ready()
-        voices = [
-            AudioVoice(
-                id=voice.id,
-                created_at=voice.created_at or _STARTED_AT,
-                name=voice.name,
-                type=voice.kind,
-                language=voice.language,
-                is_default=voice.is_default,
-                aliases=_voice_aliases(voice, backends.vocoder.voice_aliases),
-            )
-            for voice in backends.voices
-        ]
-        await send_response(send, 200, msgspec.json.encode(VoiceList(voices)))
+    Raises:
+        Unavailable: no vocoder service is ready.
+    """
+    backends.vocoder.pool.require_ready()
+    configured = backends.vocoder.voice_aliases
+    return VoiceList([audio_voice(voice, configured) for voice in backends.voices])
+
+
+def audio_voice(voice: Voice, configured: Mapping[str, str]) -> AudioVoice:
+    """The wire form of a voice.
+
+    Args:
+        voice: as a service describes it.
+        configured: the gateway's own names of voices.
+    """
+    return AudioVoice(
+        id=voice.id,
+        created_at=voice.created_at or _STARTED_AT,
+        name=voice.name,
+        type="audio_sample" if voice.is_made else voice.kind,
+        language=voice.language,
+        is_default=voice.is_default,
+        aliases=_voice_aliases(voice, configured),
+    )
 
 
 def _voice_aliases(voice: Voice, configured: Mapping[str, str]) -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from antiphon_gateway.openai import batches as batch_wire
 from antiphon_gateway.openai import (
-    audio,
     chat,
     chat_output,
     completions,
@@ -17,7 +15,6 @@ from antiphon_gateway.openai import (
     responses,
     text,
 )
-from antiphon_gateway.openai import batches as batch_wire
 from antiphon_gateway.openapi.operation import (
     CALL,
     OBJECT,
@@ -26,10 +23,10 @@ from antiphon_gateway.openapi.operation import (
     JsonBody,
     Operation,
 )
+from antiphon_gateway.routes.audio_table import audio_routes
 from antiphon_gateway.routes.batches import Batches, CancelBatch, RetrieveBatch
 from antiphon_gateway.routes.catalog import (
     ListModels,
-    ListVoices,
     Model,
     ModelList,
     RetrieveModel,
@@ -41,20 +38,8 @@ from antiphon_gateway.routes.loras import Lora, Loras
 from antiphon_gateway.routes.operations import Health, HealthReport, Readiness
 from antiphon_gateway.routes.ranking import Rerank, Score
 from antiphon_gateway.routes.responses import Responses
-from antiphon_gateway.routes.speech import MIME_TYPES, Speech
 from antiphon_gateway.routes.stored_responses import CancelResponse, InputItems, StoredResponse
 from antiphon_gateway.routes.text import Detokenize, Embeddings, Tokenize
-from antiphon_gateway.routes.transcriptions import Transcriptions
-
-_TRANSCRIPT = Operation(
-    "createTranscription",
-    "Writes down what a recording says.",
-    FormBody(audio.TranscriptionForm, fields.TRANSCRIPTION),
-    answer=(audio.Transcription, audio.VerboseTranscription),
-    events=(audio.TranscriptDelta, audio.TranscriptDone),
-    contents=("text/plain", "application/x-subrip", "text/vtt"),
-    errors=CALL,
-)
 
 
 def rest_routes() -> list[Endpoint]:
@@ -63,7 +48,7 @@ def rest_routes() -> list[Endpoint]:
         *_generation(),
         *_reading(),
         *_responses(),
-        *_audio(),
+        *audio_routes(),
         *_catalog(),
         *_files(),
         *_batches(),
@@ -212,40 +197,6 @@ def _responses() -> list[Endpoint]:
                 answer=(responses.ItemList,),
                 errors=OBJECT,
             ),
-        ),
-    ]
-
-
-def _audio() -> list[Endpoint]:
-    return [
-        Endpoint(
-            "/v1/audio/speech",
-            Speech(),
-            post=Operation(
-                "createSpeech",
-                "Speaks a text.",
-                JsonBody(audio.SpeechRequest, fields.SPEECH),
-                events=(audio.SpeechDelta, audio.SpeechDone),
-                contents=tuple(MIME_TYPES.values()),
-                errors=CALL,
-            ),
-        ),
-        Endpoint("/v1/audio/transcriptions", Transcriptions(translate=False), post=_TRANSCRIPT),
-        Endpoint(
-            "/v1/audio/translations",
-            Transcriptions(translate=True),
-            post=replace(
-                _TRANSCRIPT,
-                name="createTranslation",
-                summary="Writes down in English what a recording says.",
-                body=FormBody(audio.TranscriptionForm, fields.TRANSLATION),
-                events=(),
-            ),
-        ),
-        Endpoint(
-            "/v1/audio/voices",
-            ListVoices(),
-            get=Operation("listVoices", "Lists the voices.", answer=(audio.VoiceList,)),
         ),
     ]
 

@@ -40,6 +40,21 @@ class StoredResponse(Struct, frozen=True):
     previous_id: str | None = None
 
 
+class StoredConsent(Struct, frozen=True):
+    """A speaker's consent, kept by a tenant."""
+
+    id: str
+    tenant: str
+    name: str
+    language: str
+    """BCP 47 tag."""
+    created_at: int
+    sha256: str
+    """Hexadecimal digest of the recording."""
+    blob: str
+    """Name of the recording in the blob folder."""
+
+
 class BatchStatus(StrEnum):
     """Where a batch stands."""
 

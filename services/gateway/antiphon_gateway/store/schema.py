@@ -81,6 +81,19 @@ responses = sa.Table(
     sa.Index("responses_by_expiry", "expires_at"),
 )
 
+voice_consents = sa.Table(
+    "voice_consents",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),  # Ordered by creation
+    sa.Column("tenant", sa.String(64), nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("language", sa.String(64), nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("sha256", sa.String(64), nullable=False),  # Hexadecimal digest of the recording
+    sa.Column("blob", sa.String(64), nullable=False),
+    sa.Index("voice_consents_of_tenant", "tenant", "id"),
+)
+
 idempotency = sa.Table(
     "idempotency",
     metadata,

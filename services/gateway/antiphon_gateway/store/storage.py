@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from antiphon_gateway.store.batches import BatchTable
+from antiphon_gateway.store.consents import ConsentTable
 from antiphon_gateway.store.database import Store
 from antiphon_gateway.store.files import FileTable
 from antiphon_gateway.store.idempotency import IdempotencyTable
@@ -21,6 +22,7 @@ class Storage:
         self.files = FileTable(self.store)
         self.batches = BatchTable(self.store)
         self.responses = ResponseTable(self.store)
+        self.consents = ConsentTable(self.store)
         self.idempotency = IdempotencyTable(self.store)
         self.quotas = QuotaTable(self.store)
 
