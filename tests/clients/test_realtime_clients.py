@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from antiphon_cli.tour import QUESTION
 from piper_speech import speak
 from support.node import node_client
 from support.peers import peer_environment, peer_packages
-from support.realtime_tap import Tap, tapped
+from support.realtime_tap import Tap, self_signed, tapped
 from support.suite import RunningSuite
 
 HERE = Path(__file__).parent / "realtime"
@@ -84,9 +85,12 @@ def check_interruption(tap: Tap) -> None:
 
 async def test_openai_for_node(suite: RunningSuite, question: Path) -> None:
     folder = node_client()
-    async with tapped(suite.url) as tap:
+    tls, certificate = self_signed(question.parent)
+    async with tapped(suite.url, tls=tls) as tap:
+        # The package makes every address of a session wss://.
         command = ("node", "realtime.mjs", f"{tap.url}/v1", MODEL, str(question))
-        seen = await run(*command, cwd=folder)
+        trust = {**os.environ, "NODE_EXTRA_CA_CERTS": str(certificate)}
+        seen = await run(*command, cwd=folder, env=trust)
     assert seen["errors"] == [] and seen["audio"] > 2
     assert word_error_rate(QUESTION, seen["transcripts"][0]) <= 0.35
     assert json.loads(seen["call"]["arguments"])["city"] in ("Paris", "Rome")

@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from oracle import Oracle
@@ -129,11 +132,43 @@ class Tap:
         await client.close(1000 if code == _RESERVED_CLOSE else code, server.close_reason or "")
 
 
+def _choose(_client: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """As the suite does: ``realtime`` where it is offered."""
+    return next((name for name in offered if name == "realtime"), None)
+
+
 @contextlib.asynccontextmanager
-async def tapped(url: str, cut_after: str = "") -> AsyncIterator[Tap]:
-    """A tap in front of the suite at ``url`` (http://...)."""
+async def tapped(
+    url: str, cut_after: str = "", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Tap]:
+    """A tap in front of the suite at ``url`` (http://...), which speaks TLS where told to."""
     tap = Tap(url.replace("http", "ws", 1), cut_after=cut_after)
-    options = {"subprotocols": [Subprotocol("realtime")], "compression": None, "max_size": None}
-    async with serve(tap.serve, "127.0.0.1", 0, **options) as server:
+    async with serve(
+        tap.serve,
+        "127.0.0.1",
+        0,
+        select_subprotocol=_choose,
+        compression=None,
+        max_size=None,
+        ssl=tls,
+    ) as server:
         tap.port = server.sockets[0].getsockname()[1]
         yield tap
+
+
+def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:
+    """A certificate for this machine's loopback address, and the file that clients trust."""
+    certificate, key = folder / "tap.pem", folder / "tap.key"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context, certificate

@@ -45,7 +45,7 @@ class Watched {
 
   next(type) {
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => reject(new Error(`no ${type}`)), LIMIT_MS);
+      const timer = setTimeout(() => reject(new Error(`no ${type}; errors: ${JSON.stringify(this.of("error"))}`)), LIMIT_MS);
       const settle = (event) => (clearTimeout(timer), resolve(event));
       this.waiting.push([type, settle]);
     });
