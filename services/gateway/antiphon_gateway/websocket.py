@@ -1,21 +1,24 @@
 """uvicorn's WebSocket with a short way for whole text frames, which are all that a live call sends.
 
 Handshake, fragments, control frames, closing and every error are the library's. It is fed whole
-frames only, so that it always stands between two frames and any of them may pass it by. Measured
-on 20 ms audio appends: about half the processor time a frame.
+frames only, so that it always stands between two frames and any of them may pass it by.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Opcode
+from websockets.frames import (
+    Opcode,
+    apply_mask,  # pyright: ignore[reportPrivateImportUsage]  # in C where that is built
+)
 from websockets.protocol import State
-from websockets.speedups import apply_mask
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 
 _FINAL_TEXT = 0x81
 _FINAL = 0x80
