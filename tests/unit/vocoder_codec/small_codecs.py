@@ -89,9 +89,31 @@ def write_encodec(directory: Path) -> None:
     _redraw(directory, _encodec_tensor)
 
 
+def write_encodec_chunked(directory: Path) -> None:
+    """An EnCodec of 48 kHz's layout, with chunks of 20 frames."""
+    config = EncodecConfig(
+        hidden_size=12,
+        num_filters=4,
+        codebook_size=32,
+        upsampling_ratios=[4, 3, 2],
+        sampling_rate=2400,
+        target_bandwidths=[0.5, 2.0],
+        audio_channels=2,
+        normalize=True,
+        chunk_length_s=0.2,
+        overlap=0.05,
+        norm_type="time_group_norm",
+        use_causal_conv=False,
+    )
+    EncodecModel(config).save_pretrained(directory)
+    _redraw(directory, _encodec_tensor)
+
+
 def _encodec_tensor(name: str, tensor: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
     if name.endswith(("embed", "embed_avg")):
         return torch.randn(tensor.shape, generator=draw)
+    if name.endswith("norm.weight"):
+        return 1 + 0.2 * torch.randn(tensor.shape, generator=draw)
     if name.endswith("original0"):
         return tensor * (1 + 0.2 * torch.rand(tensor.shape, generator=draw))
     return tensor
@@ -189,5 +211,6 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "dac": write_dac,
     "mimi": write_mimi,
     "encodec": write_encodec,
+    "encodec_chunked": write_encodec_chunked,
     "rvq_vae": write_rvq_vae,
 }

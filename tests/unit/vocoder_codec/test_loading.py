@@ -19,6 +19,7 @@ Checkpoint = Callable[[str], Path]
 A_TENSOR = {
     "mimi": "decoder.layers.2.conv.weight",
     "encodec": "decoder.layers.3.conv.parametrizations.weight.original1",
+    "encodec_chunked": "decoder.layers.4.block.1.conv.weight",
     "rvq_vae": "decoder.layers.5.pwconv1.weight",
     "dac": "decoder.block.1.res_unit2.conv1.weight",
 }
@@ -80,7 +81,11 @@ def test_a_misshapen_tensor_is_named(copy: Callable[[str], Path], kind: str) -> 
         ("mimi", {"num_key_value_heads": 2}, "num_key_value_heads is 2; supported: 4"),
         ("mimi", {"quantum_flux": 3}, "not implemented: quantum_flux"),
         ("encodec", {"normalize": True}, "normalize is True; supported: False"),
-        ("encodec", {"norm_type": "time_group_norm"}, "norm_type is 'time_group_norm'"),
+        ("encodec", {"norm_type": "layer_norm"}, "norm_type is 'layer_norm'; supported: 'weight"),
+        ("encodec", {"norm_type": "time_group_norm"}, "use_causal_conv is True; supported: False"),
+        ("encodec_chunked", {"normalize": False}, "normalize is False; supported: True"),
+        ("encodec_chunked", {"chunk_length_s": None}, "config has no 'chunk_length_s'"),
+        ("encodec_chunked", {"chunk_length_s": 0.201}, "a chunk of 482 samples .* multiple of 24"),
         ("dac", {"hop_length": 48}, "hop_length is 48; supported: 24"),
         ("dac", {"upsampling_ratios": [3, 8]}, r"upsampling_ratios is \[3, 8\]; supported"),
         ("dac", {"decoder_hidden_size": 18}, "decoder_hidden_size is 18, expected a multiple of 4"),
@@ -120,5 +125,5 @@ def test_half_precision_is_near_and_keeps_its_state_small(checkpoint: Checkpoint
     error = (half.decode(codes) - want).square().sum() / want.square().sum()
     assert 0 < error < 1e-3
     assert half.decoder_state(2, 1).nbytes < 0.6 * exact.decoder_state(2, 1).nbytes
-    with pytest.raises(ValueError, match="precision is 'int4'; supported: fp32, tf32, fp16, bf16"):
+    with pytest.raises(ValueError, match="precision is 'int4'; supported: fp32, tf32, bf16x3, fp16, bf16"):
         load(checkpoint("mimi"), precision="int4")  # type: ignore[arg-type]

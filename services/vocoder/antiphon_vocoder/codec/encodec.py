@@ -13,6 +13,7 @@ import torch
 from antiphon_vocoder.codec import seanet
 from antiphon_vocoder.codec.carry import NAME, STARTED, Carry, CarryLayout
 from antiphon_vocoder.codec.contract import CodecSpec
+from antiphon_vocoder.codec.encodec_chunked import ChunkedEncodec
 from antiphon_vocoder.codec.products import Products
 from antiphon_vocoder.codec.quantizer import ResidualQuantizer
 from antiphon_vocoder.codec.state import SlotState
@@ -29,7 +30,6 @@ class Encodec:
         config.choice("normalize", (False,), False)
         config.choice("chunk_length_s", (None,), None)
         config.choice("overlap", (None,), None)
-        config.choice("norm_type", ("weight_norm",), "weight_norm")
         shape = seanet.read_shape(weights, lstm=True)
         if shape.audio_channels != 1:
             raise ValueError(f"encodec: audio_channels is {shape.audio_channels}; supported: 1")
@@ -147,6 +147,13 @@ def read_quantizer(
     return ResidualQuantizer(books, products)
 
 
-def load(weights: CodecWeights, products: Products) -> Encodec:
-    """Reads an EnCodec; the registry's entry."""
-    return Encodec(weights, products)
+def load(weights: CodecWeights, products: Products) -> Encodec | ChunkedEncodec:
+    """Reads an EnCodec, causal or in chunks; the registry's entry."""
+    config = weights.config
+    norms = ("weight_norm", "time_group_norm")
+    if config.choice("norm_type", norms, "weight_norm") == "weight_norm":
+        return Encodec(weights, products)
+    shape = seanet.read_shape(weights, lstm=True, causal=False)
+    sample_rate = config.integer("sampling_rate", 48000)
+    quantizer = read_quantizer(weights, shape, sample_rate, products)
+    return ChunkedEncodec(weights, shape, quantizer, sample_rate, products)

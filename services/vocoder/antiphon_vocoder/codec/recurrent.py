@@ -10,6 +10,20 @@ from antiphon_vocoder.codec.products import Products
 from antiphon_vocoder.codec.weights import CodecWeights
 
 
+def read_lstm(
+    weights: CodecWeights, name: str, channels: int, depth: int, products: Products
+) -> nn.LSTM:
+    """The recurrent layers of a name, as wide as their input, over (B, T, channels)."""
+    lstm = nn.LSTM(channels, channels, depth, batch_first=True)
+    for key, parameter in lstm.named_parameters():
+        read = weights.tensor(f"{name}.{key}", tuple(parameter.shape))
+        parameter.data = products.put(read)
+        parameter.requires_grad_(False)
+    lstm.to(products.device, products.dtype)
+    lstm.flatten_parameters()
+    return lstm
+
+
 class ResidualLstm:
     """x + lstm(x) over all its layers; hidden and cell state are kept for each slot."""
 
@@ -22,14 +36,7 @@ class ResidualLstm:
         products: Products,
         layout: CarryLayout,
     ) -> None:
-        lstm = nn.LSTM(channels, channels, depth, batch_first=True)
-        for key, parameter in lstm.named_parameters():
-            read = weights.tensor(f"{name}.{key}", tuple(parameter.shape))
-            parameter.data = products.put(read)
-            parameter.requires_grad_(False)
-        lstm.to(products.device, products.dtype)
-        lstm.flatten_parameters()
-        self._lstm = lstm
+        self._lstm = read_lstm(weights, name, channels, depth, products)
         self._depth = depth
         self._place = layout.place(2 * depth, channels)
 

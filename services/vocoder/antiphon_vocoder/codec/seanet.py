@@ -46,10 +46,10 @@ class SeanetShape:
         return math.prod(self.ratios)
 
 
-def read_shape(weights: CodecWeights, *, lstm: bool) -> SeanetShape:
+def read_shape(weights: CodecWeights, *, lstm: bool, causal: bool = True) -> SeanetShape:
     """The stack that a config.json describes; values that are not served are refused."""
     config = weights.config
-    config.choice("use_causal_conv", (True,), True)
+    config.choice("use_causal_conv", (causal,), True)
     config.choice("trim_right_ratio", (1.0,), 1.0)
     ratios = tuple(int(ratio) for ratio in config.raw("upsampling_ratios", [8, 6, 5, 4]))
     return SeanetShape(
