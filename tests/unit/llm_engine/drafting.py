@@ -349,7 +349,7 @@ def assembled(checkpoint: Checkpoint, endpoint: Any, device: Device, **fields: A
     config = EngineConfig(model_path=path, **values)
     with one_thread():
         built = cuda_boot.build(config, checkpoint, lambda name: nullcontext(), device=device)
-    loop = _assemble(config, limits, endpoint, built, [END], {})
+    loop = _assemble(config, limits, endpoint, built, [END], {}, ())
     result = Served(loop)
     if loop.speculation is not None:
         _record(loop.speculation.drafter, result.drafted)
