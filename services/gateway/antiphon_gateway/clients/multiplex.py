@@ -317,7 +317,7 @@ def _size(event: GenerateEvent) -> int:
         return _EVENT_BYTES
     size = _EVENT_BYTES + len(event.text)
     if not event.is_plain:
-        size += len(event.reasoning) + 4 * len(event.token_ids)
+        size += len(event.reasoning) + 4 * len(event.token_ids) + 8 * len(event.codes)
         size += sum(len(call.arguments) + _EVENT_BYTES for call in event.tool_calls)
         size += sum(_LOGPROB_BYTES * (1 + len(item.alternatives)) for item in event.logprobs)
     return size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import grpc.aio
@@ -28,14 +29,23 @@ _TEXT_PIECE_CHARACTERS = 16_000
 
 _SAMPLE_PIECE_BYTES = 256 * 1024
 
+_CODES_PIECE_FRAMES = 64
+"""Small pieces, so that a stream which is ahead stops reading early."""
+
 
 class SpeechStream(TwoWayStream[SpeechEvent]):
-    """Text in, audio out: SpeechReady, chunks and marks, SpeechFinished."""
+    """Text or codes in, audio out: SpeechReady, chunks and marks, SpeechFinished."""
 
     def __init__(self, call: Any, config: SpeechConfig) -> None:
-        named = config.model or config.voice
+        spoken = "" if config.code_format is None else config.code_format.codec
+        named = config.model or config.voice or spoken
         super().__init__(call, speech_metered(convert.response_to_event, named), SpeechFinished)
         self._config = config
+
+    @property
+    def speaks_codes(self) -> bool:
+        """Whether it takes codes, not text."""
+        return self._config.code_format is not None
 
     async def __aenter__(self) -> SpeechStream:
         await self._write(convert.config_to_proto(self._config))
@@ -45,6 +55,15 @@ class SpeechStream(TwoWayStream[SpeechEvent]):
         """Appends to the text; any cut of the same text gives the same samples."""
         for start in range(0, len(text), _TEXT_PIECE_CHARACTERS):
             await self._write(convert.text_to_proto(text[start : start + _TEXT_PIECE_CHARACTERS]))
+
+    async def send_codes(self, codes: Sequence[int]) -> None:
+        """Appends whole frames of codes, in the stream's code format; waits while the service
+        has enough. Any cut of the same frames gives the same samples."""
+        form = self._config.code_format
+        assert form is not None, "the stream speaks text"
+        most = _CODES_PIECE_FRAMES * form.codebook_count
+        for start in range(0, len(codes), most):
+            await self._write(convert.codes_to_proto(codes[start : start + most], form))
 
     async def flush(self) -> None:
         """Speaks what is buffered without waiting for the end of its clause."""

@@ -49,6 +49,7 @@ def chat_request(
         logprobs=_logprobs(request),
         constraint=_constraint(request),
         timeout=timeout,
+        speech=model.code_format is not None and "audio" in (request.modalities or ()),
     )
 
 

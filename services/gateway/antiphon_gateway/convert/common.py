@@ -5,7 +5,7 @@ from __future__ import annotations
 from antiphon.common.v1 import audio_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from antiphon_gateway.domain.speech import ENCODINGS, AudioFormat
+from antiphon_gateway.domain.speech import ENCODINGS, AudioFormat, CodeFormat
 
 _ENCODING_NUMBERS = {
     name: audio_pb2.AudioEncoding.Value(f"AUDIO_ENCODING_{name.upper()}") for name in ENCODINGS
@@ -28,6 +28,20 @@ def audio_format_to_proto(audio_format: AudioFormat) -> audio_pb2.AudioFormat:
 def audio_format_from_proto(message: audio_pb2.AudioFormat) -> AudioFormat:
     """An unknown encoding becomes the empty string."""
     return AudioFormat(_ENCODING_NAMES.get(message.encoding, ""), message.sample_rate_hz)
+
+
+def code_format_to_proto(code_format: CodeFormat) -> audio_pb2.CodeFormat:
+    """What codes mean."""
+    return audio_pb2.CodeFormat(
+        codec=code_format.codec,
+        codebook_count=code_format.codebook_count,
+        frame_rate=code_format.frame_rate,
+    )
+
+
+def code_format_from_proto(message: audio_pb2.CodeFormat) -> CodeFormat:
+    """What codes mean."""
+    return CodeFormat(message.codec, message.codebook_count, message.frame_rate)
 
 
 def seconds(duration: Duration) -> float:

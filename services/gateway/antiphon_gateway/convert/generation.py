@@ -10,6 +10,7 @@ from antiphon_core.rpc.errors import from_status
 
 from antiphon_gateway.convert.common import (
     audio_format_to_proto,
+    code_format_from_proto,
     milliseconds_to_duration,
     seconds,
 )
@@ -25,6 +26,7 @@ _MODALITIES = {
     generate_pb2.Modality.Value(f"MODALITY_{modality.name}"): modality
     for modality in generation.Modality
 }
+_SPEECH = (generate_pb2.MODALITY_TEXT, generate_pb2.MODALITY_AUDIO)
 _OPTIONAL_SAMPLING = (
     "temperature",
     "top_k",
@@ -52,6 +54,7 @@ def request_to_proto(request: generation.GenerateRequest) -> generate_pb2.Genera
             logprobs=request.logprobs,
             prompt_logprobs=request.prompt_logprobs,
             token_ids=request.token_ids,
+            modalities=_SPEECH if request.speech else (),
         ),
     )
     if isinstance(request.input, generation.ChatInput):
@@ -172,6 +175,9 @@ def model_from_proto(message: llm_service_pb2.Model) -> catalog.ModelInfo:
         created_at=message.created_at_seconds,
         tenant=message.tenant,
         shared=message.shared,
+        code_format=(
+            code_format_from_proto(message.code_format) if message.HasField("code_format") else None
+        ),
     )
 
 
@@ -253,6 +259,8 @@ def _delta(delta: generate_pb2.GenerateDelta) -> generation.Delta:
         )
     if delta.logprobs:
         event.logprobs = _logprobs(delta.logprobs)
+    if delta.HasField("codes"):
+        event.codes = tuple(delta.codes.codes)
     if delta.token_ids:
         event.token_ids = tuple(delta.token_ids)
     return event

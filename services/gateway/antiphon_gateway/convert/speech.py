@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from antiphon.common.v1 import audio_pb2
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
 
 from antiphon_gateway.convert.common import (
     audio_format_from_proto,
     audio_format_to_proto,
+    code_format_to_proto,
     seconds,
 )
 from antiphon_gateway.domain import speech
@@ -17,7 +21,9 @@ def config_to_proto(config: speech.SpeechConfig) -> pb.StreamSpeechRequest:
     message = pb.SpeechConfig(
         voice=config.voice,
         model=config.model,
-        input_kind=pb.SPEECH_INPUT_KIND_TEXT,
+        input_kind=(
+            pb.SPEECH_INPUT_KIND_TEXT if config.code_format is None else pb.SPEECH_INPUT_KIND_CODES
+        ),
         speed=config.speed,
         language=config.language,
         chunking=pb.CHUNKING_SENTENCE if config.whole_sentences else pb.CHUNKING_CLAUSE,
@@ -27,6 +33,8 @@ def config_to_proto(config: speech.SpeechConfig) -> pb.StreamSpeechRequest:
         instructions=config.instructions,
         exact_container=config.exact_container,
     )
+    if config.code_format is not None:
+        message.code_format.CopyFrom(code_format_to_proto(config.code_format))
     if config.output_format is not None:
         message.output_format.CopyFrom(audio_format_to_proto(config.output_format))
     return pb.StreamSpeechRequest(config=message)
@@ -35,6 +43,14 @@ def config_to_proto(config: speech.SpeechConfig) -> pb.StreamSpeechRequest:
 def text_to_proto(text: str) -> pb.StreamSpeechRequest:
     """The next piece of the text."""
     return pb.StreamSpeechRequest(text=text)
+
+
+def codes_to_proto(codes: Sequence[int], form: speech.CodeFormat) -> pb.StreamSpeechRequest:
+    """The next codes: whole frames."""
+    frames = audio_pb2.CodeFrames(
+        codes=codes, codebook_count=form.codebook_count, frame_rate=form.frame_rate
+    )
+    return pb.StreamSpeechRequest(codes=frames)
 
 
 def flush_to_proto() -> pb.StreamSpeechRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from antiphon_gateway.domain.generation import Modality
+from antiphon_gateway.domain.speech import CodeFormat
 
 
 class ModelInfo(Struct, frozen=True):
@@ -26,6 +27,8 @@ class ModelInfo(Struct, frozen=True):
     """Whose adapter it is."""
     shared: bool = False
     """Whether every tenant may use the adapter."""
+    code_format: CodeFormat | None = None
+    """What its speech codes mean; None for a model that writes none."""
 
     @property
     def key(self) -> tuple[str, str, bool]:

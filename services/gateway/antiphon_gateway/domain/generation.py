@@ -179,6 +179,8 @@ class GenerateRequest(Struct, frozen=True):
     constraint: Constraint | None = None
     timeout: float | None = None
     """Seconds until the call's deadline; None sets none."""
+    speech: bool = False
+    """Whether speech codes are wanted besides text."""
 
 
 class TokenAlternative(Struct, frozen=True):
@@ -230,11 +232,15 @@ class Delta(Struct):
     logprobs: tuple[TokenLogprob, ...] = ()
     token_ids: tuple[int, ...] = ()
     token_count: int = 0
+    codes: tuple[int, ...] = ()
+    """Whole frames of speech codes, frame after frame, in the model's code format."""
 
     @property
     def is_plain(self) -> bool:
         """Whether it carries visible text and nothing else."""
-        return not (self.reasoning or self.tool_calls or self.logprobs or self.token_ids)
+        return not (
+            self.reasoning or self.tool_calls or self.logprobs or self.token_ids or self.codes
+        )
 
     def takes_text_of(self, choice: int) -> bool:
         """Whether further visible text of a choice can be appended: each time copies what is

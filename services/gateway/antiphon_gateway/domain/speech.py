@@ -17,6 +17,17 @@ class AudioFormat(Struct, frozen=True):
     """Samples a second; 0 takes the backend's documented default."""
 
 
+class CodeFormat(Struct, frozen=True):
+    """What speech codes mean."""
+
+    codec: str
+    """As the vocoder service names it; empty takes its first."""
+    codebook_count: int
+    """Codes a frame."""
+    frame_rate: float
+    """Frames a second."""
+
+
 class SpeechConfig(Struct, frozen=True):
     """Configuration of a speech stream."""
 
@@ -34,6 +45,8 @@ class SpeechConfig(Struct, frozen=True):
     """Speak with the default voice where the named one does not exist."""
     exact_container: bool = False
     """Buffer the file and write exact sizes; wav only."""
+    code_format: CodeFormat | None = None
+    """Of a stream that speaks codes; None speaks text."""
     timeout: float | None = None
     """Seconds until the call's deadline; None sets none."""
 
@@ -62,7 +75,7 @@ class SpeechMark(Struct, frozen=True):
     """The input up to an offset has been spoken at a sample."""
 
     input_offset: int
-    """Characters of the joined text."""
+    """Characters of the joined text, or frames of codes."""
     sample: int
 
 

@@ -48,7 +48,8 @@ class ChatCompletions:
         if request.stream_options is not None and not request.stream:
             raise InvalidArgument("stream_options needs stream: true", field="stream_options")
         model = gateway.backends.llm.resolve(model_name(request.model, request.lora))
-        spoken = spoken_options(request, gateway.backends)
+        spoken = spoken_options(request, model, gateway.backends)
+        notes = () if spoken is None else spoken.notes
         generate = chat_request(request, model, gateway.settings.limits.request_seconds)
         if request.stream:
             writer = StreamWriter(send, gateway.settings.limits)
@@ -62,7 +63,7 @@ class ChatCompletions:
                     else None
                 )
                 accepted = await first_event(events)
-                await writer.start([*headers, *note_headers([accepted])])
+                await writer.start([*headers, *note_headers([accepted], notes)])
                 frames = _frames(request, accepted, generate.choice_count)
                 await writer.write(frames.roles(spoken=voice is not None))
                 if voice is None:
@@ -77,8 +78,8 @@ class ChatCompletions:
                 collected = await collect(events, generate.choice_count)
             completion = _completion(request, accepted, collected)
             if spoken is not None:
-                await speak_answers(completion, spoken, gateway.backends)
-        headers = [*headers, *note_headers([accepted])]
+                await speak_answers(completion, collected, spoken, gateway.backends)
+        headers = [*headers, *note_headers([accepted], notes)]
         await send_response(send, 200, output.encode(completion), headers=headers)
 
 

@@ -96,9 +96,16 @@ def model_name(model: str | None, lora: str | None) -> str:
     return f"{model}:{lora}" if model else lora
 
 
-def note_headers(accepted: Sequence[Accepted]) -> list[tuple[bytes, bytes]]:
-    """The header that tells what the service took but weakens, each note once; none without."""
-    notes = dict.fromkeys(note for admission in accepted for note in admission.notes)
+def note_headers(
+    accepted: Sequence[Accepted], more: Sequence[str] = ()
+) -> list[tuple[bytes, bytes]]:
+    """The header that tells what was taken but weakened, each note once; none without.
+
+    Args:
+        accepted: with the service's notes.
+        more: the gateway's own.
+    """
+    notes = dict.fromkeys([*(note for admission in accepted for note in admission.notes), *more])
     return [(b"x-antiphon-notes", header_text("; ".join(notes)))] if notes else []
 
 
@@ -193,6 +200,8 @@ class CollectedChoice:
     texts: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    """Speech codes, frame after frame."""
     calls: dict[int, list[str]] = field(default_factory=dict)
     """Id, name and joined arguments by index."""
     finish_reason: FinishReasonName | None = None
@@ -207,6 +216,7 @@ class CollectedChoice:
         self.texts.append(delta.text)
         self.reasoning.append(delta.reasoning)
         self.logprobs.extend(delta.logprobs)
+        self.codes.extend(delta.codes)
         for piece in delta.tool_calls:
             call = self.calls.setdefault(piece.index, ["", "", ""])
             call[0] = call[0] or piece.id

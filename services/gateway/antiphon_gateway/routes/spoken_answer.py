@@ -1,22 +1,33 @@
-"""Chat answers as audio: a finished answer in one piece, or text and voice as they come."""
+"""Chat answers as audio: a finished answer in one piece, or text and voice as they come.
+
+A model that writes speech codes speaks itself: its codes go to their codec, its text is the
+transcript. The text of any other model is spoken by a voice.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from antiphon_core.errors import AntiphonError, InvalidArgument
 
 from antiphon_gateway.clients import Backends, SpeechStream
+from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.domain.generation import Completed, Delta, Finished, GenerateEvent
-from antiphon_gateway.domain.speech import AudioChunk, AudioFormat, SpeechConfig, SpeechReady
+from antiphon_gateway.domain.speech import (
+    AudioChunk,
+    AudioFormat,
+    CodeFormat,
+    SpeechConfig,
+    SpeechReady,
+)
 from antiphon_gateway.openai.chat import ChatRequest
 from antiphon_gateway.openai.chat_output import AudioDelta, ChatFrames, Completion, SpokenAnswer
 from antiphon_gateway.openai.spoken import LIFETIME_SECONDS, spoken_id
-from antiphon_gateway.routes.common import StreamReport, frame_of, now, write_failure
+from antiphon_gateway.routes.common import Collected, StreamReport, frame_of, now, write_failure
 from antiphon_gateway.sse import DONE, StreamWriter
 
 _FORMATS = {
@@ -35,14 +46,40 @@ class SpokenOptions:
     """The voice and format that an answer is spoken in."""
 
     voice: str
+    """Empty for a model that speaks itself."""
     audio_format: AudioFormat
+    code_format: CodeFormat | None = None
+    """Of the codes of a model that speaks itself."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was asked for and has no effect."""
+        if self.code_format is None:
+            return ()
+        return ("audio.voice has no effect: the model speaks with a voice of its own",)
+
+    def config(self, *, whole: bool = False) -> SpeechConfig:
+        """The speech stream of one answer.
+
+        Args:
+            whole: nobody listens before its end, so a container can have exact sizes.
+        """
+        return SpeechConfig(
+            voice=self.voice,
+            output_format=self.audio_format,
+            exact_container=whole and self.audio_format.encoding == "wav",
+            code_format=self.code_format,
+        )
 
 
-def spoken_options(request: ChatRequest, backends: Backends) -> SpokenOptions | None:
+def spoken_options(
+    request: ChatRequest, model: ModelInfo, backends: Backends
+) -> SpokenOptions | None:
     """How the answer is to be spoken; None for text only.
 
     Raises:
         InvalidArgument: missing or unserved settings.
+        Unavailable: no vocoder service is ready.
     """
     if "audio" not in (request.modalities or ()):
         return None
@@ -66,6 +103,8 @@ def spoken_options(request: ChatRequest, backends: Backends) -> SpokenOptions | 
             field="audio.format",
             allowed=list(_FORMATS),
         )
+    if model.code_format is not None:
+        return SpokenOptions("", _FORMATS[request.audio.format], model.code_format)
     voice = request.audio.voice
     return SpokenOptions(
         voice=backends.vocoder.resolve_voice(voice if isinstance(voice, str) else voice.id),
@@ -73,27 +112,21 @@ def spoken_options(request: ChatRequest, backends: Backends) -> SpokenOptions | 
     )
 
 
-async def speak_answers(completion: Completion, options: SpokenOptions, backends: Backends) -> None:
-    """Moves the text of every answer into its audio.
+async def speak_answers(
+    completion: Completion, collected: Collected, options: SpokenOptions, backends: Backends
+) -> None:
+    """Moves the text of every answer into its audio; an answer that says nothing stays as it is.
 
     Raises:
-        AntiphonError: the voice failed.
+        AntiphonError: the voice or the codec failed.
     """
-    for choice in completion.choices:
-        text = choice.message.content
-        if not text or not text.strip():
+    for choice, generated in zip(completion.choices, collected.choices, strict=True):
+        text = choice.message.content or ""
+        coded = options.code_format is not None
+        if not (generated.codes if coded else text.strip()):
             continue
-        config = SpeechConfig(
-            voice=options.voice,
-            output_format=options.audio_format,
-            exact_container=options.audio_format.encoding == "wav",
-        )
-        async with backends.vocoder.stream(config) as stream:
-            await stream.send_text(text)
-            await stream.end_input()
-            audio = b"".join(
-                [event.data async for event in stream if isinstance(event, AudioChunk)]
-            )
+        async with backends.vocoder.stream(options.config(whole=True)) as stream:
+            audio = await _spoken(stream, generated.codes if coded else text)
         expires_at = now() + LIFETIME_SECONDS
         choice.message.audio = SpokenAnswer(
             id=spoken_id(text, expires_at),
@@ -120,8 +153,7 @@ async def open_voice(options: SpokenOptions, backends: Backends) -> AsyncIterato
     Raises:
         AntiphonError: the voice cannot speak now.
     """
-    config = SpeechConfig(voice=options.voice, output_format=options.audio_format)
-    async with backends.vocoder.stream(config) as voice:
+    async with backends.vocoder.stream(options.config()) as voice:
         async for event in voice:
             if isinstance(event, SpeechReady):
                 break
@@ -140,26 +172,37 @@ async def stream_spoken(
     try:
         async with asyncio.TaskGroup() as tasks:
             playing = tasks.create_task(_play(voice, sink))
-            transcript, ending = await _read(events, voice, sink)
-            if not transcript.strip():
+            said = await _read(events, voice, sink)
+            if not said.is_audible:
                 playing.cancel()
-        if transcript.strip():
+        if said.is_audible:
             expires_at = now() + LIFETIME_SECONDS
-            answer = AudioDelta(id=spoken_id(transcript, expires_at), expires_at=expires_at)
+            answer = AudioDelta(id=spoken_id(said.transcript, expires_at), expires_at=expires_at)
             await writer.write(frames.audio(answer))
-        for event in ending:
+        for event in said.ending:
             await writer.write(frame_of(event, frames, sink.report))
         await writer.write(DONE)
     except* AntiphonError as group:
         await write_failure(writer, _first(group))
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a streamed answer said, and the events that end its stream."""
+
+    transcript: str
+    is_audible: bool
+    ending: list[GenerateEvent]
+
+
 async def _read(
     events: AsyncIterator[GenerateEvent], voice: SpeechStream, sink: SpokenSink
-) -> tuple[str, list[GenerateEvent]]:
-    """Feeds the voice; returns the transcript and the events that end the stream."""
-    said = []
+) -> _Said:
+    """Feeds the voice with text, or the codec with codes; to wait for it holds the model back."""
+    texts: list[str] = []
     ending: list[GenerateEvent] = []
+    coded = voice.speaks_codes
+    has_codes = False
     async for event in events:
         if isinstance(event, Finished | Completed):
             if isinstance(event, Finished) and event.error is not None:
@@ -167,14 +210,43 @@ async def _read(
             ending.append(event)
         elif isinstance(event, Delta):
             if event.text:
-                said.append(event.text)
+                texts.append(event.text)
                 piece = AudioDelta(transcript=event.text)
                 await sink.writer.write(sink.frames.audio(piece, token_count=event.token_count))
-                await voice.send_text(event.text)
+                if not coded:
+                    await voice.send_text(event.text)
                 event.text, event.token_count = "", 0
+            if event.codes:
+                has_codes = True
+                await voice.send_codes(event.codes)
+                event.codes = ()
             await sink.writer.write(sink.frames.delta(event))
     await voice.end_input()
-    return "".join(said), ending
+    transcript = "".join(texts)
+    return _Said(transcript, has_codes if coded else bool(transcript.strip()), ending)
+
+
+async def _spoken(stream: SpeechStream, said: str | Sequence[int]) -> bytes:
+    """The audio of a whole answer; what is far ahead of its audio waits to be sent.
+
+    Raises:
+        AntiphonError: the voice or the codec failed.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_say(stream, said))
+            return b"".join([event.data async for event in stream if isinstance(event, AudioChunk)])
+    except ExceptionGroup as group:
+        raise _first(group) from None
+
+
+async def _say(stream: SpeechStream, said: str | Sequence[int]) -> None:
+    """Sends a whole answer, text or codes."""
+    if isinstance(said, str):
+        await stream.send_text(said)
+    else:
+        await stream.send_codes(said)
+    await stream.end_input()
 
 
 async def _play(voice: SpeechStream, sink: SpokenSink) -> None:
@@ -194,9 +266,10 @@ async def _write_audio(data: bytes, sink: SpokenSink) -> None:
         await sink.writer.write(sink.frames.audio(piece))
 
 
-def _first(group: BaseExceptionGroup[AntiphonError]) -> AntiphonError:
+def _first(group: BaseExceptionGroup) -> AntiphonError:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, AntiphonError)
-    return error
+    if isinstance(error, AntiphonError):
+        return error
+    raise error
