@@ -79,6 +79,15 @@ def test_mp3_holds_all_samples_and_its_codec_delay(rate: int) -> None:
     assert 0 < int(np.argmin(errors)) <= 1152 + 529
 
 
+def test_aac_is_adts_and_holds_all_samples_behind_its_priming() -> None:
+    data = encode(Encoding.AAC)
+    assert data[:2] in (b"\xff\xf1", b"\xff\xf9")
+    back = decode_audio(data, NATIVE)
+    assert 1024 <= len(back) - len(SIGNAL) <= 3 * 1024
+    heard = back[1024 : 1024 + len(SIGNAL)]
+    assert np.sqrt(np.mean((heard - SIGNAL) ** 2)) < 0.03
+
+
 @pytest.mark.parametrize("encoding", [e for e in Encoding if e is not Encoding.AAC])
 def test_bytes_do_not_depend_on_the_pieces_by_more_than_the_packets(encoding: Encoding) -> None:
     small = encode(encoding, piece=700)

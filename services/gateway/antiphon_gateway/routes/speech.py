@@ -29,7 +29,14 @@ from antiphon_gateway.openai.fields import SPEECH
 from antiphon_gateway.routes.common import gateway_of, read_request, write_failure
 from antiphon_gateway.sse import StreamWriter
 
-_ENCODINGS = {"pcm": "pcm16", "wav": "wav", "mp3": "mp3", "opus": "opus", "flac": "flac"}
+_ENCODINGS = {
+    "pcm": "pcm16",
+    "wav": "wav",
+    "mp3": "mp3",
+    "opus": "opus",
+    "flac": "flac",
+    "aac": "aac",
+}
 _PCM_SAMPLE_RATE = 24_000
 MIME_TYPES = {
     "pcm16": "audio/pcm",
@@ -37,6 +44,7 @@ MIME_TYPES = {
     "mp3": "audio/mpeg",
     "opus": "audio/ogg",
     "flac": "audio/flac",
+    "aac": "audio/aac",
 }
 
 
@@ -71,7 +79,7 @@ def speech_config(request: SpeechRequest, backends: Backends, limits: Limits) ->
     """The speech stream that a request asks for.
 
     Raises:
-        InvalidArgument: empty or overlong input, unserved format, unknown voice.
+        InvalidArgument: empty or overlong input, unknown voice.
         NotFound: unknown model.
     """
     if not request.input.strip():
@@ -87,13 +95,7 @@ def speech_config(request: SpeechRequest, backends: Backends, limits: Limits) ->
             },
         )
     asked = request.response_format or "mp3"
-    encoding = _ENCODINGS.get(asked)
-    if encoding is None:
-        raise InvalidArgument(
-            f"response_format {asked} is not served; allowed: {', '.join(_ENCODINGS)}",
-            field="response_format",
-            allowed=list(_ENCODINGS),
-        )
+    encoding = _ENCODINGS[asked]
     rate = request.sample_rate or (_PCM_SAMPLE_RATE if encoding == "pcm16" else 0)
     voice = request.voice
     name = voice.id if voice is not None and not isinstance(voice, str) else voice or ""
