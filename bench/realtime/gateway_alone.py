@@ -131,6 +131,7 @@ async def added_latency(connections: int, seconds: float) -> dict[str, float]:
             listener.cancel()
         await asyncio.gather(*listeners, return_exceptions=True)
     delays = [delay * 1000 for talker in talkers for delay in talker.delays]
+    delays = delays or [float("inf")]
     return {
         "connections": connections,
         "samples": len(delays),
