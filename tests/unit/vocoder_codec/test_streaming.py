@@ -80,11 +80,12 @@ def test_any_cut_equals_the_whole(codecs: Get, kind: str, sizes: list[int]) -> N
     assert torch.equal(encode_cut(codec, pcm, cut), codec.encode(pcm))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_300_hops_of_one_frame_go_past_the_ring(codecs: Get, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "hops"), [("mimi", 300), *((kind, 60) for kind in KINDS[1:])])
+def test_hops_of_one_frame_go_past_every_context(codecs: Get, kind: str, hops: int) -> None:
+    """Mimi's ring goes round many times; no convolution of the others keeps 20 frames."""
     codec = codecs(kind)
-    codes, pcm = draw_codes(codec, 300, batch=1), draw_pcm(codec, 300, batch=1)
-    cut = chunks(codec, [1] * 300, 300)
+    codes, pcm = draw_codes(codec, hops, batch=1), draw_pcm(codec, hops, batch=1)
+    cut = chunks(codec, [1] * hops, hops)
     want = codec.decode(codes)
     difference = (decode_cut(codec, codes, cut) - want).abs().max()
     assert difference <= TOLERANCE * want.abs().max().clamp(min=1)
