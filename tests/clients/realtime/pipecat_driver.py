@@ -155,6 +155,11 @@ class Conversation:
             await asyncio.sleep(0.05)
             calm = 0 if self.service._response_active else calm + 1
 
+    async def answered(self, heard: int) -> None:
+        """Waits for a reply with audio beyond so many frames, and for its end."""
+        await self.seen.until("TTSAudioRawFrame", heard + 1)
+        await self.idle()
+
     async def hear(self, frame: bytes) -> None:
         """Microphone audio."""
         await self.worker.queue_frame(InputAudioRawFrame(frame, RATE, 1))
@@ -178,15 +183,15 @@ class Conversation:
             heard = seen.counts["TTSAudioRawFrame"]
             await self.ask(STORY)
             await seen.until("TTSAudioRawFrame", heard + 2)
-            stops, cuts = seen.counts["TTSStoppedFrame"], seen.counts["InterruptionFrame"]
+            cuts = seen.counts["InterruptionFrame"]
             microphone.say(pcm)
             await seen.until("InterruptionFrame", cuts + 1)
             await self.set(tool_choice="none")
-            await seen.until("TTSStoppedFrame", stops + 2)
+            await self.answered(seen.counts["TTSAudioRawFrame"])
         await self.service.reset_conversation()
-        stops = seen.counts["TTSStoppedFrame"]
+        heard = seen.counts["TTSAudioRawFrame"]
         await self.worker.queue_frame(LLMRunFrame())
-        await seen.until("TTSStoppedFrame", stops + 1)
+        await self.answered(heard)
         await self.worker.queue_frame(EndFrame())
         return marks
 
