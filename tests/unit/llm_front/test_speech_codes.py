@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from antiphon_llm.front.speech_codes import SpeechCodes
-from antiphon_llm.output_spec import KEY, OutputSpecError, read_output_spec
+from antiphon_llm.output_spec import KEY, OutputSpec, OutputSpecError, read_output_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,12 +12,21 @@ GOOD = {
     "codec": "mimi", "frame_rate": 12.5, "layout": "interleaved", "codebook_size": 10,
     "first_code_ids": [100, 110, 120], "start_id": 98, "end_id": 99,
 }  # fmt: skip
-SPEC = read_output_spec({KEY: GOOD}, 130)
-SHARED = read_output_spec({KEY: GOOD | {"first_code_ids": [100, 100]}})
-assert SPEC is not None and SHARED is not None
 
 
-def sorted_out(tokens: list[int], spec=SPEC) -> tuple[list[int], list[int], SpeechCodes]:
+def spec_of(**change: object) -> OutputSpec:
+    spec = read_output_spec({KEY: GOOD | change}, 130)
+    assert spec is not None
+    return spec
+
+
+SPEC = spec_of()
+SHARED = spec_of(first_code_ids=[100, 100])
+
+
+def sorted_out(
+    tokens: list[int], spec: OutputSpec = SPEC
+) -> tuple[list[int], list[int], SpeechCodes]:
     speech = SpeechCodes(spec)
     text = [token for token in tokens if not speech.push(token)]
     speech.finish()
