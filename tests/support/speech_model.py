@@ -40,8 +40,6 @@ _KINDS = {
     },
 }
 _ALLOWED = 30.0
-_START = 2.0
-"""Of speech behind a word, beside about 1 for each word."""
 
 
 def speech_model(path: Path) -> Path:
@@ -66,7 +64,6 @@ def speech_model(path: Path) -> Path:
             # The norm makes the one component sqrt(hidden_size).
             for following in _following(kind):
                 head[list(_KINDS[following]), place] += _ALLOWED / 32**0.5
-        head[START, kinds.index("word")] += _START / 32**0.5
     model.save_pretrained(path)
     config_file = path / "config.json"
     document = json.loads(config_file.read_text()) | {"antiphon_output": OUTPUT}

@@ -204,8 +204,8 @@ async def freed_after(omni: OmniBench) -> float:
         async with http.stream("POST", "/v1/chat/completions", json=fields) as response:
             async for line in response.aiter_lines():
                 if '"data"' in line:
+                    assert await omni.held() == 2
                     break
-            assert await omni.held() == 2
     started = asyncio.get_running_loop().time()
     while await omni.held():
         await asyncio.sleep(0.01)
