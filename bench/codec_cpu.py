@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from antiphon_vocoder.codec.contract import Precision
@@ -68,7 +69,7 @@ def transformers_peer(threads: int, frames: int) -> None:
     wall, cpu = per_frame(lambda: model.decode(codes), 1)
     show("transformers decode, whole clip", threads, wall / frames, cpu / frames)
     pcm = torch.randn(1, 1, 1920) * 0.3
-    held: dict[str, object] = {}
+    held: dict[str, Any] = {}
 
     def hop() -> None:
         out = model.encode(pcm, use_streaming=True, **held)

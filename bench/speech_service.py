@@ -165,9 +165,8 @@ async def listen(
 ) -> Heard:
     """Recognises samples (n,) at 16 kHz live; ``paced`` sends them in real time."""
     data = pcm16(audio)
-    turns = recognition_pb.TurnDetection(
-        mode=recognition_pb.TurnDetection.MODE_NONE if manual else 0
-    )
+    modes = recognition_pb.TurnDetection
+    turns = modes(mode=modes.MODE_NONE if manual else modes.MODE_UNSPECIFIED)
     message = recognition_pb.StreamingRecognizeRequest
 
     async def requests() -> AsyncIterator[recognition_pb.StreamingRecognizeRequest]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -109,7 +110,7 @@ async def test_consents_come_and_go(kept: GatewayBench, folder: Path) -> None:
             assert (await consents.delete(identifier)).deleted
         with pytest.raises(openai.NotFoundError):
             await consents.delete(ids[0])
-    assert not list(folder.glob("store/blobs/*/*"))
+    assert not await asyncio.to_thread(lambda: list(folder.glob("store/blobs/*/*")))
 
 
 async def test_a_voice_is_made_used_and_deleted(kept: GatewayBench) -> None:

@@ -298,9 +298,7 @@ async def test_unknown_models_and_unserved_methods(llm: LlmBench) -> None:
         await llm.generate(tokens(COUNT, model="gpt-5"))
     assert caught.value.reason == "MODEL_NOT_FOUND"
     assert "smollm2-135m-instruct" in caught.value.metadata["allowed"]
-    for call in (
-        llm.stub.LoadAdapter(llm_service_pb2.LoadAdapterRequest()),
-    ):
+    for call in (llm.stub.LoadAdapter(llm_service_pb2.LoadAdapterRequest()),):
         with pytest.raises(Unimplemented) as unserved:
             await result(call)
         assert unserved.value.reason == "UNSUPPORTED"
