@@ -23,6 +23,8 @@ from .test_windows import Alternating
 
 END = 3
 VOCABULARY = 211
+SPEECH = range(150, 170)
+"""Ids of speech codes, for rows that want none."""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -62,6 +64,7 @@ def live(slot: int, prompt: tuple[int, ...] = (1, 2, 2, 9), **fields: Any) -> Li
         prompt_ids=list(prompt),
         end_ids=[END],
         vocabulary=VOCABULARY,
+        unasked_ids=SPEECH if fields.get("speech") is False else (),
     )
     if sampler.sampling.constraint is not None and sampler.sampling.reasoning is None:
         sampler.add(Alternating(VOCABULARY))
@@ -167,6 +170,7 @@ knobs = st.fixed_dictionaries(
         "banned_token_ids": st.sampled_from([[], [], [5, 44, 210]]),
         "no_repeat_ngram_size": st.sampled_from([0, 0, 2]),
         "no_repeat_ngram_window": st.sampled_from([0, 3]),
+        "speech": st.sampled_from([True, True, False]),
         "constraint": st.sampled_from([None, None, Constraint(kind="regex", source="(eo)*")]),
         "reasoning": st.sampled_from([None, None, THINKS]),
         "logprobs": st.sampled_from([-1, -1, 0, 4, 20]),

@@ -69,7 +69,7 @@ class TestTokenIds:
         assert [allowed(window, place) for place in range(3)] == [{4, 69}] * 3
 
     def test_a_modality_that_was_not_asked_for_is_barred(self) -> None:
-        assert barred(row(unasked=[50, 51]).window(()), 0) == {50, 51}
+        assert barred(row(unasked=[50, 51], speech=False).window(()), 0) == {50, 51}
 
 
 class TestMinTokens:

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 
 VOCABULARY = 24
 END, STOP, START = 3, 20, 21
+SPEECH = (22, 23)
+"""Ids of speech codes, for rows that say that they want none."""
 PROMPT = [1, 2, 2, 5, 1]
 LENGTH = 14
 
@@ -59,7 +61,12 @@ class Alternating:
 
 def new_row(fields: dict[str, Any]) -> SamplerRow:
     row = SamplerRow(
-        Sampling(**fields), choice=1, prompt_ids=PROMPT, end_ids=[END], vocabulary=VOCABULARY
+        Sampling(**fields),
+        choice=1,
+        prompt_ids=PROMPT,
+        end_ids=[END],
+        vocabulary=VOCABULARY,
+        unasked_ids=SPEECH if fields.get("speech") is False else (),
     )
     if row.sampling.constraint is not None:
         row.add(Alternating(VOCABULARY))
@@ -112,6 +119,7 @@ RULES: list[dict[str, Any]] = [
     {"reasoning": Reasoning(start_ids=[START], end_ids=[STOP], open=False, budget=1),
      "logit_bias": {START: 4.0}, "frequency_penalty": 1.0},
     {"constraint": Constraint(kind="regex", source="([0-9][a-z])*"), "temperature": 1.5},
+    {"speech": False, "temperature": 2.0, "logit_bias": {SPEECH[0]: 6.0}},
 ]  # fmt: skip
 
 
