@@ -144,6 +144,6 @@ def served_on(
     built = cuda_boot.build(
         config, open_checkpoint(base), lambda name: nullcontext(), device=device
     )
-    loop = _assemble(config, limits, endpoint, built, [95], {})
+    loop = _assemble(config, limits, endpoint, built, [95], {}, ())
     open_adapters(loop, config, built.model)
     return Served(loop, endpoint)
