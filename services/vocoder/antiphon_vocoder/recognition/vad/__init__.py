@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from antiphon_core.errors import InvalidArgument
 
 from antiphon_vocoder.recognition.messages import DETECTORS
 from antiphon_vocoder.recognition.vad.detector import RATE, WINDOW, Detector, DetectorState
 from antiphon_vocoder.recognition.vad.energy import EnergyDetector
-from antiphon_vocoder.recognition.vad.silero import DetectorUnavailable, SileroDetector
+
+if TYPE_CHECKING:
+    from antiphon_vocoder.recognition.vad.silero import SileroDetector
 
 __all__ = ["RATE", "WINDOW", "Detector", "DetectorSet", "DetectorState"]
 
@@ -45,6 +49,9 @@ class DetectorSet:
         return self._energy, True
 
     def _load_silero(self) -> SileroDetector | None:
+        # Here, so that the service's front, which makes voices, loads onnxruntime only then.
+        from antiphon_vocoder.recognition.vad.silero import DetectorUnavailable, SileroDetector
+
         if self._silero is None and not self._problem:
             try:
                 self._silero = SileroDetector()
