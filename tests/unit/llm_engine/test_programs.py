@@ -8,9 +8,9 @@ import antiphon_kernels
 import numpy as np
 import pytest
 import torch
+from antiphon_core.memory import resident_bytes
 from antiphon_kernels.cpu import library
 from antiphon_llm.engine.batch import BatchBuilder, StepBatch
-from antiphon_llm.engine.memory import resident_bytes
 from antiphon_llm.engine.plan import StepPlan
 from antiphon_llm.engine.request import Request, State, Timings
 from antiphon_llm.engine.runner import LayerCache

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-from antiphon_vocoder.engine.memory import resident_bytes
+from antiphon_core.memory import resident_bytes
 from antiphon_vocoder.engine.stream import window_stops
 from antiphon_vocoder.messages import VoiceFile
 from antiphon_vocoder.tts.graph import NotSplittable, split_decoder

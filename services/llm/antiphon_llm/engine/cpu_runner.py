@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from antiphon_core.logs import get_logger
+from antiphon_core.memory import resident_bytes
 
 from antiphon_llm.messages import TopLogprobs
 from antiphon_llm.models.block import WantedRows
@@ -27,7 +28,7 @@ from antiphon_llm.speculation.drafter import Drafter
 from .batch import BatchBuilder, StepBatch, wanted_rows
 from .emitted import advanced
 from .failures import FailureKind, classify
-from .memory import discard_pages, resident_bytes
+from .memory import discard_pages
 from .plan import PlannedRow, StepPlan
 from .readout import pool as pool_states
 from .runner import ForwardModel, LayerCache, ScoredChunk, StepResult

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import antiphon_kernels
+from antiphon_core.memory import available_bytes
 from antiphon_nn.checkpoint import Checkpoint
 
 from antiphon_llm.kvcache.allocator import EntryAllocator
@@ -18,7 +19,6 @@ from .batch import BatchBuilder
 from .built import BuiltEngine, Phase, size_of_pool
 from .cpu_runner import CpuRunner, logits_bytes
 from .host_memory import HostLedger
-from .memory import available_bytes
 from .runner import layer_caches
 
 

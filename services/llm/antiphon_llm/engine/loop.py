@@ -10,6 +10,7 @@ from typing import Any
 
 from antiphon_core.ipc.endpoint import Endpoint
 from antiphon_core.logs import get_logger
+from antiphon_core.memory import resident_bytes
 
 from antiphon_llm.adapter_messages import LoadAdapter, UnloadAdapter
 from antiphon_llm.messages import (
@@ -31,7 +32,6 @@ from .commit import StepCommit
 from .door import DRAINING, Door
 from .intake import Intake
 from .live import LiveRequests
-from .memory import resident_bytes
 from .orders import Orders
 from .outbox import Outbox
 from .plan import StepPlan

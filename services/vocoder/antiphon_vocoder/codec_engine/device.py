@@ -69,13 +69,13 @@ class HostStepDevice:
 
     def used_bytes(self) -> int:
         """Resident memory."""
-        from antiphon_vocoder.engine.memory import resident_bytes
+        from antiphon_core.memory import resident_bytes
 
         return resident_bytes()
 
     def free_bytes(self) -> int:
         """What the machine and the control group leave."""
-        from antiphon_vocoder.engine.memory import available_bytes
+        from antiphon_core.memory import available_bytes
 
         return available_bytes()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from antiphon_core.ipc.endpoint import Endpoint
 from antiphon_core.logs import get_logger
+from antiphon_core.memory import resident_bytes
 
 from antiphon_vocoder.codec_engine.device import StepDevice
 from antiphon_vocoder.codec_engine.runner import CodecRunner, Outputs
@@ -28,7 +29,6 @@ from antiphon_vocoder.codec_messages import (
     StepDone,
     StreamsEnded,
 )
-from antiphon_vocoder.engine.memory import resident_bytes
 from antiphon_vocoder.messages import Stop
 
 _STATS_SECONDS = 1.0

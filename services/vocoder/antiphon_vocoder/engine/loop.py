@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from antiphon_core.ipc.endpoint import Endpoint
+from antiphon_core.memory import resident_bytes
 from numpy.typing import NDArray
 
-from antiphon_vocoder.engine.memory import resident_bytes
 from antiphon_vocoder.engine.stream import (
     ClauseProgress,
     SpeechStream,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-
-from antiphon_llm.engine.memory import available_bytes
+from antiphon_core.memory import available_bytes
 
 WARM_UPS = 2
 """Runs of a function before it is recorded: lazy initialisation must not be captured."""

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import torch
 from antiphon_core.logs import get_logger
-
-from antiphon_llm.engine.memory import available_bytes
+from antiphon_core.memory import available_bytes
 
 _log = get_logger(__name__)
 
