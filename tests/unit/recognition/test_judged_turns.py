@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from dataclasses import dataclass
 
 import numpy as np
 from antiphon_vocoder.recognition.detection import Detection
@@ -35,7 +36,7 @@ from antiphon_vocoder.recognition.segmenter import (
 from antiphon_vocoder.recognition.turns.trial import Court
 from antiphon_vocoder.recognition.vad import DetectorSet
 from antiphon_vocoder.recognition.vad.detector import RATE, WINDOW, DetectorState
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -140,6 +141,19 @@ class SpanJudge:
         return len(audio) // WINDOW % 2
 
 
+@dataclass(frozen=True)
+class Said:
+    """What was said about a stream, by kind and in order; delays left out."""
+
+    turns: list[Started | Stopped]
+    finals: list[tuple[int, str, int, int]]
+    """(utterance, text, start_ms, end_ms)"""
+
+    @property
+    def stops(self) -> list[Stopped]:
+        return [event for event in self.turns if isinstance(event, Stopped)]
+
+
 class Bench:
     """A detection with a real queue of passes and a real court."""
 
@@ -176,14 +190,19 @@ class Bench:
         self.court.stop()
         self.passes.stop()
 
-    def of(self, number: int) -> list[object]:
-        """What was said about a stream; delays left out."""
-        kinds = (Started, Stopped, Final)
-        return [
-            (m.utterance, m.text, m.start_ms, m.end_ms) if isinstance(m, Final) else m
-            for m in self.messages
-            if isinstance(m, kinds) and m.stream == number
-        ]
+    def of(self, number: int) -> Said:
+        """What was said about a stream; a final comes behind its stop, whenever its pass is done:
+        turn events do not wait for recognition."""
+        said = Said([], [])
+        for message in self.messages:
+            if isinstance(message, Started | Stopped) and message.stream == number:
+                said.turns.append(message)
+            elif isinstance(message, Final) and message.stream == number:
+                assert message.utterance in [stop.utterance for stop in said.stops]
+                said.finals.append(
+                    (message.utterance, message.text, message.start_ms, message.end_ms)
+                )
+        return said
 
 
 def _stream(message: object) -> int:
@@ -194,7 +213,7 @@ ENERGY = TurnOptions(judged=True, silence_ms=200, longest_silence_ms=1000, detec
 TALK = [tone(20, 0), tone(21), tone(10, 0), tone(20), tone(12, 0), tone(18), tone(50, 0), tone(9)]
 
 
-def run_whole(lengths: list[int], judge: SpanJudge) -> list[object]:
+def run_whole(lengths: list[int], judge: SpanJudge) -> Said:
     bench = Bench(judge)
     try:
         bench.open(1, ENERGY)
@@ -207,10 +226,13 @@ def run_whole(lengths: list[int], judge: SpanJudge) -> list[object]:
 
 
 @settings(deadline=None, max_examples=6)
-@given(lengths=st.lists(st.integers(1, 20_000), min_size=1, max_size=6), text=st.booleans())
+@given(lengths=st.lists(st.integers(64, 20_000), min_size=1, max_size=6), text=st.booleans())
+@example(lengths=[1, 20_000, 1, 511], text=True)
 def test_events_do_not_depend_on_how_the_audio_is_cut(lengths: list[int], text: bool) -> None:
     whole = run_whole([1 << 30], SpanJudge())
-    assert any(isinstance(one, Stopped) for one in whole)
+    assert whole.stops and [final[0] for final in whole.finals] == [
+        stop.utterance for stop in whole.stops
+    ]
     assert run_whole(lengths, SpanJudge(needs_text=text)) == whole
 
 
@@ -224,7 +246,7 @@ def test_a_slow_judge_delays_its_own_stream_only_and_changes_none_of_its_events(
             bench.feed(number, TALK)
             bench.detection.command(EndInput(number))
         bench.rounds(StreamFinished, 2)
-        assert [type(one) for one in bench.of(1)] == [Started]
+        assert [type(event) for event in bench.of(1).turns] == [Started]
         judge.gate.set()
         bench.rounds(StreamFinished, 1)
         assert bench.of(1) == run_whole([1 << 30], SpanJudge())
@@ -236,8 +258,7 @@ def test_a_slow_judge_delays_its_own_stream_only_and_changes_none_of_its_events(
 def test_a_judge_that_fails_leaves_the_longest_silence_to_end_the_turn() -> None:
     judge = SpanJudge()
     judge.error = RuntimeError("no model")
-    events = run_whole([WINDOW], judge)
-    (stop,) = (one for one in events if isinstance(one, Stopped) and one.utterance == 0)
+    (stop,) = (one for one in run_whole([WINDOW], judge).stops if one.utterance == 0)
     assert stop.forced
 
 
