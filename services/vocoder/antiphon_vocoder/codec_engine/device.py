@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-
-WARM_UPS = 2
-"""Runs of a step before it is recorded: lazy initialisation must not be captured."""
+from antiphon_nn.graph_recorder import GraphRecorder
 
 
 class StepDevice(Protocol):
@@ -99,34 +97,15 @@ class CudaStepDevice:
         torch.cuda.set_device(self.device)
         free, _ = torch.cuda.mem_get_info(self.device)
         self._free_before = free
-        self._pool: Any = None
-        self._side = torch.cuda.Stream(self.device)
+        self._recorder = GraphRecorder(self.device)
 
     def host_buffer(self, size: int) -> torch.Tensor:
         """Page-locked memory."""
         return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Captures a graph; no garbage collection may run meanwhile."""
-        self._side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._side):
-            for _ in range(WARM_UPS):
-                work()
-        torch.cuda.current_stream().wait_stream(self._side)
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"
-            ):
-                work()
-        finally:
-            if collecting:
-                gc.enable()
-        return graph.replay
+        """Captures a graph."""
+        return self._recorder.record(work).replay
 
     def marker(self) -> Callable[[], None]:
         """An event that does not spin."""
@@ -145,7 +124,7 @@ class CudaStepDevice:
 
     def release(self) -> None:
         """Empties torch's cache; later recordings use a new pool."""
-        self._pool = None
+        self._recorder.retire_pool()
         gc.collect()
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()

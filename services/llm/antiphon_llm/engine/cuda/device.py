@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from antiphon_core.memory import available_bytes
-
-WARM_UPS = 2
-"""Runs of a function before it is recorded: lazy initialisation must not be captured."""
+from antiphon_nn.graph_recorder import WARM_UPS, GraphRecorder
 
 
 class Event(Protocol):
@@ -144,8 +141,7 @@ class CudaDevice:
 
     def __init__(self, device: torch.device | str = "cuda") -> None:
         self.device = torch.device(device)
-        self._pool: Any = None
-        self._stream = torch.cuda.Stream(self.device)
+        self._recorder = GraphRecorder(self.device)
 
     def stream(self) -> int:
         """The handle of the current stream."""
@@ -160,34 +156,12 @@ class CudaDevice:
         return torch.zeros(size, dtype=torch.uint8, pin_memory=True)
 
     def record(self, work: Callable[[], None]) -> Graph:
-        """Warms up and captures; no garbage collection may run in a capture."""
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
-            for _ in range(WARM_UPS):
-                work()
-        torch.cuda.current_stream(self.device).wait_stream(self._stream)
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        graph = torch.cuda.CUDAGraph()
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with torch.cuda.graph(
-                graph,
-                pool=self._pool,
-                stream=self._stream,
-                capture_error_mode="thread_local",
-            ):
-                work()
-        finally:
-            if collecting:
-                gc.enable()
-        return graph
+        """Captures a graph."""
+        return self._recorder.record(work)
 
     def retire_pool(self) -> None:
-        """Leaves the pool to the recordings that are still alive; torch refuses a pool again
-        whose recordings are all gone."""
-        self._pool = None
+        """As the recorder says."""
+        self._recorder.retire_pool()
 
     def free_and_total(self) -> tuple[int, int]:
         """As the driver counts, every process included."""
