@@ -27,7 +27,7 @@ from antiphon_core.logs import configure_logging
 from antiphon_vocoder.recognition.config import RecognitionSettings
 from antiphon_vocoder.recognition.vad.detector import WINDOW
 from antiphon_vocoder.recognition.vad.silero import SileroDetector
-from antiphon_vocoder.recognition.whisper.recognizer import packaged_model
+from antiphon_vocoder.recognition.whisper.opening import packaged_model
 
 from bench.report import Report
 from bench.speech_service import (

@@ -30,7 +30,7 @@ from antiphon_vocoder.recognition.turns import load_judge
 from antiphon_vocoder.recognition.turns.phrase import FEATURES, features
 from antiphon_vocoder.recognition.vad import Detector, DetectorSet
 from antiphon_vocoder.recognition.vad.detector import RATE
-from antiphon_vocoder.recognition.whisper.recognizer import WhisperRecognizer, packaged_model
+from antiphon_vocoder.recognition.whisper.opening import open_recognizer, packaged_model
 from antiphon_vocoder.recognition.whisper.transcript import Effort
 from numpy.typing import NDArray
 
@@ -125,7 +125,7 @@ def _plain(word: str) -> str:
 
 def collect(limit: int) -> list[Sample]:
     """All pauses of the first ``limit`` prompts, recognised."""
-    recognizer = WhisperRecognizer(packaged_model())
+    recognizer = open_recognizer(packaged_model())
     detector, _ = DetectorSet().resolve("silero")
     samples = []
     for name, transcript in prompts()[:limit]:

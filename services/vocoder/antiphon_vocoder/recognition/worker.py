@@ -37,7 +37,7 @@ from antiphon_vocoder.recognition.passes import PassQueue
 from antiphon_vocoder.recognition.turns import load_judge
 from antiphon_vocoder.recognition.turns.trial import Court
 from antiphon_vocoder.recognition.vad import RATE, WINDOW, DetectorSet
-from antiphon_vocoder.recognition.whisper.recognizer import WhisperRecognizer, packaged_model
+from antiphon_vocoder.recognition.whisper.opening import open_recognizer, packaged_model
 
 _GAUGE_SECONDS = 1.0
 _RETRY_SECONDS = 0.02
@@ -62,7 +62,7 @@ class Worker:
         self._start = start
         self._endpoint = endpoint
         directory = Path(start.model_dir) if start.model_dir else packaged_model()
-        recognizer = WhisperRecognizer(
+        recognizer = open_recognizer(
             directory,
             compute_type=start.compute_type,
             threads=start.threads,

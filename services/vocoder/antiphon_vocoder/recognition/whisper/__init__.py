@@ -1,1 +1,1 @@
-"""Recognition of the whisper class on CTranslate2."""
+"""Recognition of the whisper class: rules, and the engines that run models."""

