@@ -25,10 +25,12 @@ FAMILIES = list(CALL_FORMATS)
 RECORDED = 200
 
 
-def parse(family: str, chunks: Iterable[str], *, call_limit: int = 10_000) -> list[Piece]:
+def parse(
+    family: str, chunks: Iterable[str], *, call_limit: int = 10_000, cut: bool = False
+) -> list[Piece]:
     parser = choose("", tool_parser=family).parser(TOOLS, reader=Reader(call_limit=call_limit))
     pieces = [piece for chunk in chunks for piece in parser.push(chunk)]
-    return merged([*pieces, *parser.finish()])
+    return merged([*pieces, *parser.finish(cut=cut)])
 
 
 def chunked(text: str, rng: random.Random) -> list[str]:
@@ -200,6 +202,32 @@ def test_arguments_stream_as_they_come() -> None:
 def test_a_cut_call_is_not_closed() -> None:
     pieces = parse("json_tags", '<tool_call>{"name": "now", "arguments": {"a": [1')
     assert pieces == [CallOpened("now"), Arguments('{"a": [1')]
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "harmony"])
+def test_no_part_of_a_call_that_is_cut_is_content(family: str) -> None:
+    """Wherever the token limit falls behind the first call's name, and behind its marker."""
+    form = CALL_FORMATS[family]
+    for seed in range(12):
+        known = sample(family, seed)
+        if not known.calls or known.content:
+            continue
+        text = known.text.lstrip()
+        openers = [marker for marker in form.opening_texts if text.startswith(marker)]
+        begin = len(openers[0]) if openers else len(text)
+        for place in range(len(text) + 1):
+            pieces = parse(family, [text[:place]], cut=True)
+            called = any(isinstance(piece, CallOpened) for piece in pieces)
+            if called or place >= begin:
+                assert not any(isinstance(piece, Content) for piece in pieces), text[:place]
+
+
+def test_a_cut_header_is_no_content() -> None:
+    """Of harmony, whose markers are single tokens; a text without a header is content."""
+    header = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>"
+    for text in ("<|channel|>", header[:25], header[:-11]):
+        assert parse("harmony", text, cut=True) == []
+    assert parse("harmony", "Hello", cut=True) == [Content("Hello")]
 
 
 def test_a_list_between_the_tags() -> None:

@@ -137,7 +137,7 @@ class Choice:
             self._show(tail)
         self.reason = "stop" if self._stops.matched is not None else reason
         if self._parser is not None:
-            self._sort(self._parser.finish())
+            self._sort(self._parser.finish(cut=self.reason != "stop"))
             if self._parser.calls and self.reason == "stop":
                 self.reason = "tool_calls"
 

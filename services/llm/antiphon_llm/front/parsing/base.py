@@ -105,6 +105,8 @@ class MarkedFormat(CallFormat):
                     reader.content("" if reader.calls else gap)
                     return True
                 opener = yield from reader.any_of(self._first)
+                if not opener and reader.calls and reader.cut_marker(self._first):
+                    return True
                 if not opener:
                     reader.content(gap)
             if not opener and self.openers is not None:
@@ -124,7 +126,7 @@ class MarkedFormat(CallFormat):
         except CallTooLong:
             if reader.call_is_open:
                 reader.close_call()
-        reader.end_call()
+        reader.end_call(announced=opener not in self.bare or reader.calls > 0)
         return True
 
     @abstractmethod

@@ -13,6 +13,7 @@ from antiphon_llm.front.parsing.tags import Tag
 START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
 ANALYSIS = f"{CHANNEL}analysis{MESSAGE}"
+_BEGINS = Markers(START, CHANNEL)
 _ENDS = Markers(END, CALL, RETURN, START, CHANNEL)
 _HEADER = re.compile(r"[^<]*")
 _RECIPIENT = re.compile(r"to=functions\.([A-Za-z0-9_.\-]+)")
@@ -32,9 +33,9 @@ class Harmony(CallFormat):
 
     def read(self, reader: Reader, tools: Tools) -> Steps:
         """Reads messages, the first of which continues the prompt's header."""
-        opener = ""
-        while opener in (START, CHANNEL) or (yield from reader.peek()):
-            reader.begin_call(opener if opener in (START, CHANNEL) else "")
+        opener = yield from reader.any_of(_BEGINS)
+        while opener in _BEGINS.texts or (yield from reader.peek()):
+            reader.begin_call(opener if opener in _BEGINS.texts else "")
             try:
                 state = yield from self._header(reader, tools, opener)
                 if state == "call":
@@ -44,7 +45,7 @@ class Harmony(CallFormat):
                 state = "content"
                 if reader.call_is_open:
                     reader.close_call()
-            reader.end_call()
+            reader.end_call(announced=opener in _BEGINS.texts)
             reader.state = state
             emit = reader.thought if state == "reasoning" else reader.content
             opener = yield from reader.until(_ENDS, emit)

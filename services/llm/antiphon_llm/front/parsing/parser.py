@@ -40,9 +40,9 @@ class OutputParser:
             next(self._steps, None)
         return self._collect()
 
-    def finish(self) -> list[Piece]:
-        """The output ended; returns the rest."""
-        self._reader.end()
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        """The output ended, or was cut; returns the rest."""
+        self._reader.end(cut=cut)
         next(self._steps, None)
         return self._collect()
 

@@ -81,6 +81,7 @@ class Reader:
         self._text = ""
         self._at = 0
         self._ended = False
+        self._cut = False
         self._call_limit = call_limit
         self._room: int | None = None
         self._record: list[str] | None = None
@@ -93,9 +94,10 @@ class Reader:
         self._text = self._text[self._at :] + text
         self._at = 0
 
-    def end(self) -> None:
-        """No more output comes."""
+    def end(self, *, cut: bool = False) -> None:
+        """No more output comes; ``cut`` says that the model would have gone on."""
         self._ended = True
+        self._cut = cut
 
     @property
     def held(self) -> int:
@@ -142,9 +144,13 @@ class Reader:
         """What was read since ``begin_call`` is neither a call nor content."""
         self._record = None
 
-    def end_call(self) -> None:
-        """Behind the call; what turned out to be none becomes content."""
-        if self._record is not None:
+    def end_call(self, *, announced: bool = False) -> None:
+        """Behind the call; what turned out to be none becomes content.
+
+        Args:
+            announced: only calls begin like this one: cut before its name it is no content.
+        """
+        if self._record is not None and not (announced and self._cut and self.over):
             self.content("".join(self._record))
         self._record = None
         self._room = None
@@ -209,15 +215,29 @@ class Reader:
         return self._take(min(self._limit(), self._at + count))
 
     def literal(self, text: str) -> Steps:
-        """Consumes exactly this text if it comes next."""
+        """Consumes exactly this text if it comes next.
+
+        Where a call is cut inside the text, the beginning that is there is consumed, too.
+        """
         while True:
             end = min(self._limit(), self._at + len(text))
             found = self._text[self._at : end]
             if found == text:
                 self._take(end)
                 return True
-            if not text.startswith(found) or not (yield from self._more()):
+            if not text.startswith(found):
                 return False
+            if not (yield from self._more()):
+                if self._cut and self._room is not None:
+                    self._take(end)
+                return False
+
+    def cut_marker(self, markers: Markers) -> bool:
+        """Consumes the beginning of a marker if the output was cut inside it."""
+        if not self._cut or self._text[self._at :] not in markers.prefixes:
+            return False
+        self._take(len(self._text))
+        return True
 
     def any_of(self, markers: Markers) -> TextSteps:
         """Consumes the marker that comes next; empty if none does."""
