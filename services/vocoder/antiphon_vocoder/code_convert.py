@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from antiphon.common.v1 import audio_pb2
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
 
+from antiphon_vocoder.codec_messages import CodecInfo, Stage
 from antiphon_vocoder.codes import (
     CodecCatalog,
     CodeFormat,
@@ -51,6 +54,22 @@ def _code_format(message: audio_pb2.CodeFormat) -> CodeFormat:
 def code_frames(message: audio_pb2.CodeFrames) -> CodeFrames:
     """The frames of one message, unchecked."""
     return CodeFrames(message.codes, message.codebook_count, message.frame_rate)
+
+
+def codec_message(codec: CodecInfo, voices: Sequence[str]) -> pb.Codec:
+    """A codec of the list, with the ids of the voices that are bound to it."""
+    return pb.Codec(
+        name=codec.name,
+        codebook_count=codec.codebook_count,
+        codebook_size=codec.codebook_size,
+        control_codes=codec.control_codes,
+        frame_rate=float(codec.frame_rate),
+        frame_samples=codec.frame_samples,
+        sample_rate_hz=codec.sample_rate,
+        decodes=Stage.DECODE in codec.stages,
+        encodes=Stage.ENCODE in codec.stages,
+        voices=voices,
+    )
 
 
 def decode_response(event: SpeechEvent) -> pb.DecodeCodesResponse:

@@ -88,6 +88,10 @@ class CodecCatalog:
         served = [name for name in codecs if name in self.codecs]
         return CodecCatalog(self.codecs, {**self.voices, voice: served or codecs})
 
+    def bound_to(self, codec: str) -> list[str]:
+        """Ids of the voices that speak codes of this codec."""
+        return [voice for voice, codecs in self.voices.items() if codec in codecs]
+
     def choose(
         self, wanted: CodeFormat, stage: Stage, *, bound: Sequence[str] = ()
     ) -> tuple[CodecInfo, int]:

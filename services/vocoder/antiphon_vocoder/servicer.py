@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
 from antiphon.vocoder.v1.vocoder_service_pb2_grpc import VocoderServiceServicer
 from antiphon_core.errors import (
-    AntiphonError,
     DeadlineExceeded,
     InvalidArgument,
     ResourceExhausted,
@@ -19,7 +18,7 @@ from antiphon_core.errors import (
 from antiphon_core.rpc.context import ALL_TENANTS, current
 
 from antiphon_vocoder.code_convert import (
-    code_frames,
+    codec_message,
     decode_plan,
     decode_response,
     encode_plan,
@@ -29,8 +28,8 @@ from antiphon_vocoder.code_convert import (
 from antiphon_vocoder.code_session import CodeSession
 from antiphon_vocoder.codec_client import MODEL_GROUP, CodecEngine
 from antiphon_vocoder.codec_messages import Stage
-from antiphon_vocoder.codes import CodePlan, checked_frames, no_codec
-from antiphon_vocoder.convert import speech_config, speech_response, speech_text, voice_message
+from antiphon_vocoder.codes import CodePlan, no_codec
+from antiphon_vocoder.convert import speech_config, speech_response, voice_message
 from antiphon_vocoder.encode_session import EncodeEvent, EncodeSession
 from antiphon_vocoder.formats.pcm import RawDecoder
 from antiphon_vocoder.runtime import SpeechRuntime
@@ -38,23 +37,18 @@ from antiphon_vocoder.session import SpeechSession
 from antiphon_vocoder.slots import Lease, SlotPool
 from antiphon_vocoder.speech import Progress, SpeechEvent, plan_speech
 from antiphon_vocoder.stored_voices import text_refused
+from antiphon_vocoder.stream_input import (
+    Requests,
+    feed_audio,
+    feed_codes,
+    feed_text,
+    out_of_place,
+    serve,
+)
 from antiphon_vocoder.voice_convert import stored_voice_message, voice_request
 from antiphon_vocoder.voice_creation import MAX_UPLOAD_BYTES
 from antiphon_vocoder.voice_store.manifest import Manifest
 from antiphon_vocoder.voices import MODEL
-
-Requests = AsyncIterator[Any]
-Feed = Callable[[Any], None]
-
-
-class _Session(Protocol):
-    """What serving a stream needs of its session."""
-
-    async def run(self) -> None: ...
-    async def wait_for_room(self) -> None: ...
-    def end_input(self) -> None: ...
-    def fail(self, error: AntiphonError) -> None: ...
-    def close(self) -> None: ...
 
 
 class VocoderService(VocoderServiceServicer):
@@ -98,7 +92,7 @@ class VocoderService(VocoderServiceServicer):
                 accepted_at=accepted_at,
                 emit=emit,
             )
-            await _serve(request_iterator, session, lambda message: _feed_text(message, session))
+            await serve(request_iterator, session, lambda message: feed_text(message, session))
         finally:
             lease.release()
 
@@ -141,7 +135,7 @@ class VocoderService(VocoderServiceServicer):
                 accepted_at=accepted_at,
                 emit=emit,
             )
-            await _serve(request_iterator, session, lambda message: _feed_audio(message, session))
+            await serve(request_iterator, session, lambda message: feed_audio(message, session))
         finally:
             lease.release()
 
@@ -173,17 +167,27 @@ class VocoderService(VocoderServiceServicer):
             ],
         )
 
+    async def ListCodecs(
+        self, request: pb.ListCodecsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ListCodecsResponse:
+        """What a stream of codes may name."""
+        catalog = self._runtime.codec.catalog
+        return pb.ListCodecsResponse(
+            codecs=[
+                codec_message(codec, catalog.bound_to(name))
+                for name, codec in catalog.codecs.items()
+            ]
+        )
+
     async def ListVoices(
         self, request: pb.ListVoicesRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListVoicesResponse:
         """Presets, the default first, then the voices of the caller's tenant."""
-        metadata = context.invocation_metadata() or ()
-        everybody = (ALL_TENANTS, "1") in {(key, value) for key, value in metadata}
-        stored = self._runtime.voices.visible(None if everybody else current().tenant)
+        stored = self._runtime.voices.visible(_tenant_of(context))
         return pb.ListVoicesResponse(
             voices=[
                 *map(voice_message, self._catalog.voices),
-                *map(stored_voice_message, stored),
+                *map(self._stored_voice, stored),
             ]
         )
 
@@ -195,7 +199,7 @@ class VocoderService(VocoderServiceServicer):
             raise InvalidArgument("id is required", reason="MISSING_FIELD", field="id")
         stored = self._runtime.voices.find(request.id, current().tenant)
         if stored is not None:
-            return pb.GetVoiceResponse(voice=stored_voice_message(stored))
+            return pb.GetVoiceResponse(voice=self._stored_voice(stored))
         return pb.GetVoiceResponse(voice=voice_message(self._catalog.get(request.id, field="id")))
 
     async def CreateVoice(
@@ -208,15 +212,15 @@ class VocoderService(VocoderServiceServicer):
         maker.check(request, tenant)
         data = await self._sample(request_iterator)
         voice = await maker.make(request, data, tenant)
-        return pb.CreateVoiceResponse(voice=stored_voice_message(voice))
+        return pb.CreateVoiceResponse(voice=self._stored_voice(voice))
 
     async def DeleteVoice(
         self, request: pb.DeleteVoiceRequest, context: grpc.aio.ServicerContext
     ) -> pb.DeleteVoiceResponse:
-        """Only its tenant may; presets belong to nobody."""
+        """Only its tenant and administration may; presets belong to nobody."""
         if not request.id:
             raise InvalidArgument("id is required", reason="MISSING_FIELD", field="id")
-        await self._runtime.voices.delete(request.id, current().tenant, drain=request.drain)
+        await self._runtime.voices.delete(request.id, _tenant_of(context), drain=request.drain)
         return pb.DeleteVoiceResponse()
 
     async def _decode(
@@ -237,7 +241,7 @@ class VocoderService(VocoderServiceServicer):
                 emit=emit,
             )
             with runtime.voices.speaking(stored, session.end_with_voice):
-                await _serve(requests, session, lambda message: _feed_codes(message, session, plan))
+                await serve(requests, session, lambda message: feed_codes(message, session, plan))
         finally:
             lease.release()
 
@@ -246,7 +250,7 @@ class VocoderService(VocoderServiceServicer):
         data = bytearray()
         while (message := await self._next(requests, "audio")) is not None:
             if message.WhichOneof("message") != "audio":
-                _out_of_place(message.WhichOneof("message"), "", ("audio",))
+                out_of_place(message.WhichOneof("message"), "", ("audio",))
             data += message.audio
             if len(data) > MAX_UPLOAD_BYTES:
                 raise InvalidArgument(
@@ -256,6 +260,11 @@ class VocoderService(VocoderServiceServicer):
                     metadata={"limit": str(MAX_UPLOAD_BYTES)},
                 )
         return bytes(data)
+
+    def _stored_voice(self, voice: Manifest) -> pb.Voice:
+        codecs = self._runtime.codec.catalog.codecs
+        served = next((codecs[name] for name in voice.models if name in codecs), None)
+        return stored_voice_message(voice, served.sample_rate if served is not None else 0)
 
     def _codec_engine(self) -> CodecEngine:
         engine = self._runtime.codec.engine
@@ -313,68 +322,8 @@ class VocoderService(VocoderServiceServicer):
             ) from None
 
 
-async def _serve(requests: Requests, session: _Session, feed: Feed) -> None:
-    """Runs a session to its end while its input is read."""
-    reader = asyncio.create_task(_read(requests, session, feed), name="speech-input")
-    try:
-        await session.run()
-    finally:
-        session.close()
-        reader.cancel()
-
-
-async def _read(requests: Requests, session: _Session, feed: Feed) -> None:
-    """Feeds the session; an error of the input becomes the stream's end."""
-    try:
-        async for message in requests:
-            feed(message)
-            await session.wait_for_room()
-        session.end_input()
-    except AntiphonError as error:
-        session.fail(error)
-
-
-def _feed_text(message: pb.StreamSpeechRequest, session: SpeechSession) -> None:
-    kind = message.WhichOneof("message")
-    if kind == "text":
-        session.add_text(speech_text(message))
-    elif kind == "flush":
-        session.flush()
-    elif kind == "clear":
-        session.clear()
-    else:
-        _out_of_place(kind, "codes do not fit input kind TEXT", ("text", "flush", "clear"))
-
-
-def _feed_codes(
-    message: pb.StreamSpeechRequest | pb.DecodeCodesRequest, session: CodeSession, plan: CodePlan
-) -> None:
-    kind = message.WhichOneof("message")
-    if kind == "codes":
-        session.add_frames(checked_frames(code_frames(message.codes), plan))
-    elif kind == "flush":
-        session.flush()
-    elif kind == "clear":
-        session.clear()
-    else:
-        _out_of_place(kind, "text does not fit input kind CODES", ("codes", "flush", "clear"))
-
-
-def _feed_audio(message: pb.EncodeAudioRequest, session: EncodeSession) -> None:
-    kind = message.WhichOneof("message")
-    if kind == "audio":
-        session.add_audio(message.audio)
-    else:
-        _out_of_place(kind, "", ("audio",))
-
-
-def _out_of_place(kind: str | None, mismatch: str, allowed: tuple[str, ...]) -> NoReturn:
-    if kind == "config":
-        problem = "config comes once, as the first message"
-    elif kind is None:
-        problem = "a message must have one of its fields set"
-    else:
-        problem = mismatch
-    raise InvalidArgument(
-        problem, reason="STREAM_PROTOCOL", field=kind or "message", allowed=allowed
-    )
+def _tenant_of(context: grpc.aio.ServicerContext) -> str | None:
+    """Whose voices a call is about: the caller's tenant, or None for those of all tenants."""
+    metadata = context.invocation_metadata() or ()
+    everybody = (ALL_TENANTS, "1") in {(key, value) for key, value in metadata}
+    return None if everybody else current().tenant

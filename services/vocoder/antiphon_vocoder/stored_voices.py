@@ -12,6 +12,7 @@ from antiphon_core.logs import get_logger
 
 from antiphon_vocoder.voice_store.manifest import Manifest
 from antiphon_vocoder.voice_store.store import VoiceStore
+from antiphon_vocoder.voices import near_names
 
 REFRESH_SECONDS = 2.0
 """After so long every process knows what another one made or deleted."""
@@ -71,10 +72,10 @@ class StoredVoices:
         found = [v for v in self._voices.values() if tenant is None or v.owner == tenant]
         return sorted(found, key=lambda voice: (voice.created_at, voice.id))
 
-    def find(self, voice_id: str, tenant: str) -> Manifest | None:
-        """The voice of an id, if it is the tenant's."""
+    def find(self, voice_id: str, tenant: str | None) -> Manifest | None:
+        """The voice of an id, if it is the tenant's; anybody's for None."""
         voice = self._voices.get(voice_id)
-        return voice if voice is not None and voice.owner == tenant else None
+        return voice if voice is not None and tenant in (None, voice.owner) else None
 
     def require_room(self, tenant: str) -> VoiceStore:
         """The store, before work is put into another voice.
@@ -109,21 +110,21 @@ class StoredVoices:
         log.info("voice_created", voice=added.id, tenant=added.owner, models=added.models)
         return added
 
-    async def delete(self, voice_id: str, tenant: str, *, drain: bool) -> None:
+    async def delete(self, voice_id: str, tenant: str | None, *, drain: bool) -> None:
         """Makes a voice unusable at once, then forgets it.
 
         Args:
             voice_id: of a voice of the tenant.
-            tenant: whose it must be.
+            tenant: whose it must be; None for administration, which may delete anybody's.
             drain: let running streams of it end by themselves.
 
         Raises:
-            NotFound: VOICE_NOT_FOUND.
+            NotFound: VOICE_NOT_FOUND, listing the tenant's voices of near names.
         """
         async with self._changing:
             voice = self.find(voice_id, tenant)
             if voice is None or self._store is None:
-                raise voice_not_found(voice_id)
+                raise _voice_not_found(voice_id, [voice.id for voice in self.visible(tenant)])
             del self._voices[voice_id]
             try:
                 await asyncio.to_thread(self._store.delete, voice_id)
@@ -134,7 +135,7 @@ class StoredVoices:
                 raise
             if not drain:
                 self._end_streams(voice_id)
-        log.info("voice_deleted", voice=voice_id, tenant=tenant)
+        log.info("voice_deleted", voice=voice_id, tenant=voice.owner)
 
     @contextmanager
     def speaking(self, voice: Manifest | None, on_deleted: Callable[[], None]) -> Iterator[None]:
@@ -188,6 +189,10 @@ def text_refused(voice: Manifest) -> InvalidArgument:
     )
 
 
-def voice_not_found(voice_id: str) -> NotFound:
-    """The refusal of an id that the tenant does not have."""
-    return NotFound(f"there is no voice {voice_id[:64]!r}", reason="VOICE_NOT_FOUND", field="id")
+def _voice_not_found(voice_id: str, known: list[str]) -> NotFound:
+    return NotFound(
+        f"there is no voice {voice_id[:64]!r}",
+        reason="VOICE_NOT_FOUND",
+        field="id",
+        allowed=near_names(voice_id, known),
+    )

@@ -60,14 +60,19 @@ def _consent(message: pb.VoiceConsent) -> Consent:
     )
 
 
-def stored_voice_message(voice: Manifest) -> pb.Voice:
-    """A voice that a tenant made."""
+def stored_voice_message(voice: Manifest, sample_rate: int) -> pb.Voice:
+    """A voice that a tenant made.
+
+    Args:
+        sample_rate: of its first model that is served; 0 where none is.
+    """
     message = pb.Voice(
         id=voice.id,
         display_name=voice.display_name,
         kind=_KINDS[voice.kind],
         models=voice.models,
         language=voice.language,
+        sample_rate_hz=sample_rate,
         tenant=voice.owner,
     )
     message.created_at.FromNanoseconds(round(voice.created_at * 1e9))

@@ -126,8 +126,12 @@ class VoiceCatalog:
 
     def near(self, name: str) -> list[str]:
         """Names that resemble this one, else the ids of the first voices."""
-        close = difflib.get_close_matches(name[:64].lower(), self._by_name, _NEAR_NAMES, 0.5)
-        return close or [voice.id for voice in self.voices[:_NEAR_NAMES]]
+        return near_names(name, self._by_name) or [v.id for v in self.voices[:_NEAR_NAMES]]
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """The few of the known names that resemble this one, the nearest first."""
+    return difflib.get_close_matches(name[:64].lower(), list(known), _NEAR_NAMES, 0.5)
 
 
 def load_catalog(voices_dir: Path | None, default_voice: str) -> VoiceCatalog:

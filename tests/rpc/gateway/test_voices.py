@@ -26,6 +26,7 @@ KEYS = {
     "blue": {"tenant": "blue"},
     "reader": {"tenant": "red", "scopes": ["audio"]},
     "narrow": {"tenant": "red", "voices": ["joe"]},
+    "root": {"tenant": "house", "scopes": ["audio", "voices.write", "admin"]},
 }
 WAV = b"RIFF\x24\x00\x00\x00WAVEfmt spoken"
 GOLDEN = Path(__file__).parents[2] / "golden" / "gateway"
@@ -145,6 +146,13 @@ async def test_a_voice_is_made_used_and_deleted(kept: GatewayBench) -> None:
             await client.audio.voices.delete(voice.id)
         with pytest.raises(openai.BadRequestError):
             await client.audio.speech.create(model="tts-1", input="Hi", voice={"id": voice.id})
+        again = await client.audio.voices.create(
+            name="Twin", consent=agreed, audio_sample=("a.wav", b"sample" * 1000)
+        )
+        async with client_of(kept, "root") as administration:
+            assert again.id not in await voice_ids(kept, "root")
+            assert (await administration.audio.voices.delete(again.id)).deleted
+        assert await voice_ids(kept) == ["joe", "ann"]
         await client.audio.voice_consents.delete(agreed)
 
 

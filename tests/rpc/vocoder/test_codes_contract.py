@@ -22,7 +22,7 @@ from antiphon_core.errors import (
     InvalidArgument,
     NotFound,
 )
-from antiphon_core.rpc.streams import messages, open_stream
+from antiphon_core.rpc.streams import messages, open_stream, result
 from antiphon_vocoder.formats.pcm import pcm16_from_float
 from antiphon_vocoder.formats.resample import resample
 from codes_bench import (
@@ -36,9 +36,7 @@ from codes_bench import (
     speech_codes,
     speech_config,
 )
-from support.fake_codec import CODEBOOKS, FRAME, SIZE, FakeCodec, whole
-
-RATE = 24_000
+from support.fake_codec import CODEBOOKS, FRAME, RATE, SIZE, FakeCodec, whole
 
 
 def cut(values: np.ndarray, generator: random.Random, count: int) -> list[np.ndarray]:
@@ -228,6 +226,14 @@ async def test_a_voice_is_bound_to_its_codec(codec: FakeCodec) -> None:
     async with serving(codec, codec_voices={"aria": "fake"}) as bench:
         heard = await bench.speak(codes_of(0, 3), voice="aria", model="fake")
         assert (heard.ready.voice, heard.ready.model) == ("aria", "fake")
+        listed = (await result(bench.stub.ListCodecs(pb.ListCodecsRequest()))).codecs
+    assert listed == [
+        pb.Codec(
+            name="fake", codebook_count=CODEBOOKS, codebook_size=SIZE, control_codes=[SIZE + 7],
+            frame_rate=RATE / FRAME, frame_samples=FRAME, sample_rate_hz=RATE,
+            decodes=True, encodes=True, voices=["aria"],
+        )
+    ]  # fmt: skip
     with pytest.raises(FailedPrecondition, match="bound to 'mimi'"):
         async with serving(codec, codec_voices={"aria": "mimi"}):
             pass

@@ -31,6 +31,7 @@ from antiphon_vocoder.voice_store.store import CONDITIONING, MANIFEST, SAMPLE
 from codes_bench import CodecBench, codes_of, serving, speech_codes, speech_config
 from safetensors.numpy import load
 from support.fake_codec import CODEBOOKS, FRAME, FakeCodec
+from support.fake_codec import RATE as CODEC_RATE
 
 from tests.unit.recognition.piper_speech import SENTENCES, pcm16, speak
 
@@ -117,6 +118,7 @@ async def test_a_sample_becomes_a_voice(bench: CodecBench, folder: Path) -> None
     assert got == voice
     assert (voice.display_name, voice.kind) == ("Joe's twin", pb.VOICE_KIND_CLONED)
     assert (list(voice.models), voice.tenant, voice.language) == (["fake"], "red", "en-GB")
+    assert voice.sample_rate_hz == CODEC_RATE
     assert before - 1 < voice.created_at.seconds <= time.time()
     codes = load((folder / voice.id / CONDITIONING).read_bytes())["fake"]
     assert codes.dtype == np.int32 and codes.shape[1] == CODEBOOKS
@@ -229,6 +231,20 @@ async def test_others_see_nothing(bench: CodecBench) -> None:
     assert [(v.id, v.tenant) for v in answer.voices if v.tenant] == [(voice.id, "red")]
     with tenant("red"):
         assert await listed(bench) == [voice.id]
+
+
+async def test_administration_deletes_anybodys(bench: CodecBench) -> None:
+    with tenant("red"):
+        voice = await create(bench)
+    with tenant("house"):
+        request = pb.DeleteVoiceRequest(id=voice.id)
+        await result(bench.stub.DeleteVoice(request, metadata=((ALL_TENANTS, "1"),)))
+    with tenant("red"):
+        assert await listed(bench) == []
+        other = await create(bench)
+        with pytest.raises(NotFound) as error:
+            await delete(bench, other.id[:-1])
+    assert error.value.metadata["allowed"] == other.id
 
 
 async def test_it_speaks_codes_and_reads_no_text(bench: CodecBench) -> None:

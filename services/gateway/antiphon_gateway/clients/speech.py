@@ -24,6 +24,8 @@ from antiphon_gateway.quota.metering import speech_metered
 ENDPOINT = "x-antiphon-endpoint"
 """Metadata that names the replica to a balancing proxy."""
 
+_EVERYBODY = ((ALL_TENANTS, "1"),)
+
 _TEXT_PIECE_CHARACTERS = 16_000
 """At most 64 KiB of UTF-8 a message, as the contract asks."""
 
@@ -96,9 +98,7 @@ class SpeechClient:
         """Voices, the default first, those of every tenant among them."""
         request = vocoder_service_pb2.ListVoicesRequest()
         response = await result(
-            self._stub.ListVoices(
-                request, timeout=2.0, metadata=(*self._metadata, (ALL_TENANTS, "1"))
-            )
+            self._stub.ListVoices(request, timeout=2.0, metadata=(*self._metadata, *_EVERYBODY))
         )
         return tuple(convert.voice_from_proto(voice) for voice in response.voices)
 
@@ -112,7 +112,8 @@ class SpeechClient:
         call = self._stub.CreateVoice(iter(requests), timeout=timeout, metadata=self._metadata)
         return convert.voice_from_proto((await result(call)).voice)
 
-    async def delete_voice(self, voice_id: str, timeout: float) -> None:
-        """Deletes a voice of the current tenant; its running streams end."""
+    async def delete_voice(self, voice_id: str, timeout: float, *, anybodys: bool) -> None:
+        """Deletes a voice of the current tenant, or anybody's; its running streams end."""
         request = vocoder_service_pb2.DeleteVoiceRequest(id=voice_id)
-        await result(self._stub.DeleteVoice(request, timeout=timeout, metadata=self._metadata))
+        metadata = (*self._metadata, *(_EVERYBODY if anybodys else ()))
+        await result(self._stub.DeleteVoice(request, timeout=timeout, metadata=metadata))

@@ -55,14 +55,17 @@ class VoiceLibrary:
         raise refusal
 
     async def delete(self, voice_id: str, *, timeout: float) -> None:
-        """Deletes a voice of the principal's tenant wherever it is known.
+        """Deletes a voice wherever it is known: of the principal's tenant, or of any for a
+        principal of the scope ``admin``.
 
         Raises:
-            NotFound: the tenant has no such voice.
+            NotFound: there is no such voice for the principal.
             InvalidArgument: UNSUPPORTED_OPTION, it is a preset.
         """
         self._pool.require_ready()
-        voices = visible_voices(self._pool.served, current_principal())
+        principal = current_principal()
+        is_admin = "admin" in principal.scopes
+        voices = self._pool.served if is_admin else visible_voices(self._pool.served, principal)
         found = next((voice for voice in voices if voice.id == voice_id), None)
         if found is None:
             raise _not_found(voice_id)
@@ -77,7 +80,7 @@ class VoiceLibrary:
         try:
             for member in members:
                 try:
-                    await member.client.delete_voice(voice_id, timeout)
+                    await member.client.delete_voice(voice_id, timeout, anybodys=is_admin)
                     deleted += 1
                 except NotFound:
                     continue  # gone with the first, where services share a store

@@ -265,6 +265,40 @@ class EncodeFinished(_message.Message):
     frame_count: int
     def __init__(self, sample_count: _Optional[int] = ..., frame_count: _Optional[int] = ...) -> None: ...
 
+class ListCodecsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListCodecsResponse(_message.Message):
+    __slots__ = ("codecs",)
+    CODECS_FIELD_NUMBER: _ClassVar[int]
+    codecs: _containers.RepeatedCompositeFieldContainer[Codec]
+    def __init__(self, codecs: _Optional[_Iterable[_Union[Codec, _Mapping]]] = ...) -> None: ...
+
+class Codec(_message.Message):
+    __slots__ = ("name", "codebook_count", "codebook_size", "control_codes", "frame_rate", "frame_samples", "sample_rate_hz", "decodes", "encodes", "voices")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CODEBOOK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CODEBOOK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_CODES_FIELD_NUMBER: _ClassVar[int]
+    FRAME_RATE_FIELD_NUMBER: _ClassVar[int]
+    FRAME_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_RATE_HZ_FIELD_NUMBER: _ClassVar[int]
+    DECODES_FIELD_NUMBER: _ClassVar[int]
+    ENCODES_FIELD_NUMBER: _ClassVar[int]
+    VOICES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    codebook_count: int
+    codebook_size: int
+    control_codes: _containers.RepeatedScalarFieldContainer[int]
+    frame_rate: float
+    frame_samples: int
+    sample_rate_hz: int
+    decodes: bool
+    encodes: bool
+    voices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., codebook_count: _Optional[int] = ..., codebook_size: _Optional[int] = ..., control_codes: _Optional[_Iterable[int]] = ..., frame_rate: _Optional[float] = ..., frame_samples: _Optional[int] = ..., sample_rate_hz: _Optional[int] = ..., decodes: _Optional[bool] = ..., encodes: _Optional[bool] = ..., voices: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class GetSlotsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -51,6 +51,11 @@ class VocoderServiceStub:
                 request_serializer=antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.EncodeAudioRequest.SerializeToString,
                 response_deserializer=antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.EncodeAudioResponse.FromString,
                 _registered_method=True)
+        self.ListCodecs = channel.unary_unary(
+                '/antiphon.vocoder.v1.VocoderService/ListCodecs',
+                request_serializer=antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.ListCodecsRequest.SerializeToString,
+                response_deserializer=antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.ListCodecsResponse.FromString,
+                _registered_method=True)
         self.GetSlots = channel.unary_unary(
                 '/antiphon.vocoder.v1.VocoderService/GetSlots',
                 request_serializer=antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.GetSlotsRequest.SerializeToString,
@@ -105,6 +110,13 @@ class VocoderServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListCodecs(self, request, context):
+        """Codecs that are served.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSlots(self, request, context):
         """Slots in all, in use and waited for.
         """
@@ -134,7 +146,8 @@ class VocoderServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteVoice(self, request, context):
-        """Removes a voice; running streams of it end at their next hop unless drain is set.
+        """Removes a voice of the caller's tenant, or of any for administration; running streams of it
+        end at their next hop unless drain is set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,6 +170,11 @@ def add_VocoderServiceServicer_to_server(servicer, server):
                     servicer.EncodeAudio,
                     request_deserializer=antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.EncodeAudioRequest.FromString,
                     response_serializer=antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.EncodeAudioResponse.SerializeToString,
+            ),
+            'ListCodecs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCodecs,
+                    request_deserializer=antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.ListCodecsRequest.FromString,
+                    response_serializer=antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.ListCodecsResponse.SerializeToString,
             ),
             'GetSlots': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSlots,
@@ -267,6 +285,33 @@ class VocoderService:
             '/antiphon.vocoder.v1.VocoderService/EncodeAudio',
             antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.EncodeAudioRequest.SerializeToString,
             antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.EncodeAudioResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCodecs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/antiphon.vocoder.v1.VocoderService/ListCodecs',
+            antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.ListCodecsRequest.SerializeToString,
+            antiphon_dot_vocoder_dot_v1_dot_vocoder__service__pb2.ListCodecsResponse.FromString,
             options,
             channel_credentials,
             insecure,
