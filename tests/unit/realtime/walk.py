@@ -6,33 +6,27 @@ failing walk can be shortened by leaving steps out.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from antiphon_gateway.domain.generation import Role, Usage
+import walk_client
+import walk_faults
 from antiphon_gateway.realtime import codec, commands, events, inputs, session
-from antiphon_gateway.realtime.errors import BackendFailure
-from antiphon_gateway.realtime.events import Logprob, RateLimit
+from antiphon_gateway.realtime.events import RateLimit
 from antiphon_gateway.realtime.send_queue import SendQueue
 from antiphon_gateway.realtime.settings import RealtimeSettings
 from antiphon_gateway.realtime.state import Served
 from oracle import Oracle, ResponseLog
+from walk_backends import VOICE, Backends, Recogniser
 
 STEPS = 40
-DIED = BackendFailure("server_error", "bad_gateway", "died")
-TOO_LONG = BackendFailure("invalid_request_error", "context_length_exceeded", "too long")
 SETTINGS = RealtimeSettings(
     max_session_seconds=5000, input_idle_seconds=4000, secret_key="", compaction_share=0.5
 )
-PATTERN = bytes(range(251)) * 600
-"""Input audio; its period is no multiple of a sample, so a shifted byte shows."""
-VOICE = bytes(range(1, 240)) * 200
-"""Every reply's audio, from its beginning."""
 
 
 class Judge(Oracle):
@@ -46,27 +40,6 @@ class Judge(Oracle):
         self.heard[response_id] = log.audio_bytes
         expected = VOICE[: log.audio_bytes]
         assert log.audio_hash.digest() == _digest(expected), "audio was lost, repeated or changed"
-
-
-@dataclass
-class Reply:
-    """A running reply at the backends: what they have still to say."""
-
-    plan: commands.ResponsePlan
-    messages: deque[inputs.Report]
-    held: bool
-    produced: int = 0
-
-
-@dataclass
-class Recogniser:
-    """The live stream: what it has still to say."""
-
-    epoch: int = 0
-    position: int = 0
-    utterance: int = -1
-    speaking: bool = False
-    messages: deque[inputs.Input] = field(default_factory=deque)
 
 
 class Walk:
@@ -91,12 +64,7 @@ class Walk:
             kind=kind,
             context_limit=60,
         )
-        self.replies: dict[str, Reply] = {}
-        self.recogniser = Recogniser()
-        self.alone: list[str] = []
-        self.summaries: list[int] = []
-        self.phrases: list[commands.PreparePhrase] = []
-        self.calls: list[str] = []
+        self.backends = Backends(self)
         self.committed: set[str] = set()
         self.appended = bytearray()
         self.taken = self.used = 0
@@ -108,9 +76,9 @@ class Walk:
             if self.state.closed:
                 break
             self.random = random.Random(self.seed * 1_000_003 + step)
-            action = self.random.choice(_ACTIONS)
-            self.log.append(f"-- {step} {action.__name__}")
-            action(self)
+            name = self.random.choice(_DRAWN)
+            self.log.append(f"-- {step} {name}")
+            _ACTIONS[name][1](self)
         self.wind_up()
 
     def feed(self, event: inputs.Input) -> None:
@@ -128,6 +96,7 @@ class Walk:
 
     def carry_out(self, command: commands.Command, pending: list[inputs.Input]) -> None:
         """Does what the connection would do."""
+        backends = self.backends
         match command:
             case commands.Send():
                 self.queue.put(command)
@@ -136,26 +105,26 @@ class Walk:
             case commands.SilenceLane():
                 self.queue.silence(command.lane, command.generation)
             case commands.StartResponse():
-                self.start(command.plan)
+                backends.start(command.plan)
             case commands.ReleaseResponse():
-                if command.response_id in self.replies:
-                    self.replies[command.response_id].held = False
+                if command.response_id in backends.replies:
+                    backends.replies[command.response_id].held = False
             case commands.StopResponse():
-                self.replies.pop(command.response_id, None)
+                backends.replies.pop(command.response_id, None)
             case commands.OpenRecognizer():
                 position = self.state.buffer.received - len(command.replay)
-                self.recogniser = Recogniser(command.epoch, position)
-                self.hear(command.replay)
+                backends.ear = Recogniser(command.epoch, position)
+                backends.hear(command.replay)
             case commands.RecognizeAudio():
-                self.hear(command.data)
+                backends.hear(command.data)
             case commands.FlushRecognizer():
-                self.flush(command.tag)
+                backends.flush(command.tag)
             case commands.TranscribeItem():
-                self.alone.append(command.item_id)
+                backends.alone.append(command.item_id)
             case commands.Summarize():
-                self.summaries.append(command.number)
+                backends.summaries.append(command.number)
             case commands.PreparePhrase():
-                self.phrases.append(command)
+                backends.phrases.append(command)
             case commands.ReportRateLimits():
                 if self.random.random() < 0.3:
                     pending.append(inputs.RateLimitsKnown((RateLimit("tokens", 9, 8, 0.5),)))
@@ -208,222 +177,9 @@ class Walk:
             assert any(entry.audio == audio for entry in spoken), "an item was cut wrongly"
         self.taken = base
 
-    def hear(self, data: bytes) -> None:
-        """Audio reaches the recogniser: each byte of its stream once, in order."""
-        position = self.recogniser.position
-        assert bytes(self.appended[position : position + len(data)]) == data, "misheard"
-        self.recogniser.position += len(data)
-
-    def flush(self, tag: str) -> None:
-        """A manual commit ends the utterance."""
-        self.recogniser.speaking = False
-        self.recogniser.utterance += 1
-        self.recogniser.messages.append(self.final(self.recogniser.utterance, tag))
-
-    def final(self, utterance: int, tag: str = "") -> inputs.Input:
-        """Text of an utterance, or its failure."""
-        epoch = self.recogniser.epoch
-        if self.random.random() < 0.1:
-            return inputs.UtteranceFailed(epoch, utterance, DIED, tag)
-        text = self.random.choice(["hello there", "hello there friend", "", "well"])
-        return inputs.Transcript(epoch, utterance, text, tag, (Logprob("well", [1], -0.5),))
-
-    def start(self, plan: commands.ResponsePlan) -> None:
-        """A reply starts at the backends, whose whole script is drawn now."""
-        assert plan.response_id not in self.replies, "started twice"
-        _check_prompt(plan)
-        name = plan.response_id
-        draw = self.random
-        said: list[inputs.Report] = [inputs.PromptAccepted(name, draw.randrange(5, 50))]
-        cut = draw.random() < 0.2
-        sample = length = 0
-        for _ in range(draw.randrange(5)):
-            text = draw.choice([" a", "bc", "", " long word"])
-            length += len(text)
-            said.append(inputs.TextProduced(name, text, 1))
-            if plan.speech is not None:
-                size = 2 * draw.randrange(1, 600)
-                data = VOICE[2 * sample : 2 * sample + size]
-                sample += size // 2
-                said.append(inputs.AudioProduced(name, data, size // 2))
-                said.append(inputs.SpokenUpTo(name, length, sample))
-        for index in range(draw.choice([0, 0, 0, 1, 2])):
-            call = f"call_{name}_{index}"
-            self.calls.append(call)
-            said.append(inputs.CallProduced(name, index, call, "look", "", 1))
-            said.append(inputs.CallProduced(name, index, "", "", "{}", 1))
-        usage = Usage(9, 4, 3) if draw.random() < 0.5 else None
-        said += [inputs.TextEnded(name, cut, usage), inputs.ReplyEnded(name)]
-        fault = draw.random()
-        if fault < 0.15:
-            # The call breaks: what was on its way is lost, and the client helper says why.
-            said = [*said[: draw.randrange(len(said))], inputs.ReplyFailed(name, DIED)]
-        elif fault < 0.25:
-            said = [inputs.ReplyFailed(name, TOO_LONG, 50, 100)]
-        self.replies[name] = Reply(plan, deque(said), plan.held)
-
-    def reply(self) -> None:
-        """A backend says the next thing, or a burst."""
-        if not self.replies:
-            return
-        name = self.random.choice(list(self.replies))
-        burst = self.random.random() < 0.15
-        self.frozen = burst
-        for _ in range(1000 if burst else self.random.randrange(1, 4)):
-            if not self.say_next(name):
-                break
-        self.frozen = False
-
-    def say_next(self, name: str) -> bool:
-        """The next message of a reply, as far as the backends may go."""
-        reply = self.replies.get(name)
-        if reply is None or not reply.messages:
-            return False
-        message = reply.messages[0]
-        if isinstance(message, inputs.AudioProduced):
-            if reply.held and reply.produced:
-                return False
-            if not self.queue.has_credit:
-                return False
-            reply.produced += len(message.data)
-        reply.messages.popleft()
-        if not reply.messages:
-            del self.replies[name]
-        self.feed(message)
-        return True
-
-    def recognise(self) -> None:
-        """The recogniser notices something, or says the next thing that it knows."""
-        ear = self.recogniser
-        if not self.state.recognizer_open or (ear.messages and self.random.random() < 0.6):
-            self.recogniser_says()
-            return
-        at = max(0, self.state.buffer.end_ms - self.state.epoch_start_ms - 200)
-        if not ear.speaking:
-            ear.utterance += 1
-            ear.speaking = True
-            self.feed(inputs.SpeechBegan(ear.epoch, ear.utterance, at))
-        elif self.random.random() < 0.2:
-            ear.messages.append(inputs.PartialText(ear.epoch, ear.utterance, "hello"))
-        elif self.random.random() < 0.1:
-            ear.messages.append(self.final(ear.utterance))
-            ear.utterance += 1
-        else:
-            ear.speaking = False
-            ear.messages.append(self.final(ear.utterance))
-            self.feed(inputs.SpeechEnded(ear.epoch, ear.utterance, at))
-
-    def recogniser_says(self) -> bool:
-        """The next message of the recogniser, or the text of an item alone."""
-        if self.recogniser.messages:
-            self.feed(self.recogniser.messages.popleft())
-        elif self.alone:
-            failure = DIED if self.random.random() < 0.1 else None
-            self.feed(inputs.ItemTranscribed(self.alone.pop(0), "hello there", failure))
-        else:
-            return False
-        return True
-
-    def behind(self) -> bool:
-        """What is made behind the replies is ready, or is not."""
-        text = self.random.choice(["They said hello.", ""])
-        if self.summaries:
-            self.feed(inputs.Summarized(self.summaries.pop(0), text))
-        elif self.phrases:
-            asked = self.phrases.pop(0)
-            data = b"" if self.random.random() < 0.1 else VOICE[:960]
-            self.feed(inputs.PhraseReady(asked.text, asked.speech, data))
-        else:
-            return False
-        return True
-
-    def append(self) -> None:
-        start = len(self.appended) % 251
-        data = PATTERN[start : start + self.random.randrange(12_000)]
-        self.appended += data
-        self.client(type="input_audio_buffer.append", audio=data)
-
-    def commit(self) -> None:
-        self.client(type="input_audio_buffer.commit")
-
-    def clear(self) -> None:
-        self.client(type="input_audio_buffer.clear")
-        assert self.state.turn is None and not len(self.state.buffer)
-        assert self.state.speculation is None, "a prepared reply outlives its turn"
-
-    def item_id(self) -> str:
-        ids = [entry.id for entry in self.state.conversation] or ["item_none"]
-        return self.random.choice([*ids, "item_none"])
-
-    def create_item(self) -> None:
-        content: dict[str, Any] = {"type": "input_text", "text": "hi"}
-        if self.random.random() < 0.2:
-            content = {"type": "input_audio", "audio": bytes(9600)}
-        item: dict[str, Any] = {"type": "message", "role": "user", "content": [content]}
-        if self.calls and self.random.random() < 0.5:
-            call = self.random.choice(self.calls)
-            item = {"type": "function_call_output", "call_id": call, "output": "x"}
-        previous = self.random.choice([None, None, "root", self.item_id()])
-        self.client(type="conversation.item.create", item=item, previous_item_id=previous)
-
-    def edit_item(self) -> None:
-        kind = self.random.choice(["delete", "retrieve", "truncate"])
-        place = {"content_index": 0, "audio_end_ms": self.random.randrange(50)}
-        extra = place if kind == "truncate" else {}
-        self.client(type=f"conversation.item.{kind}", item_id=self.item_id(), **extra)
-
-    def create_response(self) -> None:
-        response: dict[str, Any] = {}
-        if self.random.random() < 0.4:
-            response["conversation"] = "none"
-        if self.random.random() < 0.3:
-            response["output_modalities"] = ["text"]
-        if self.random.random() < 0.2:
-            response["input"] = []
-        self.client(type="response.create", response=response)
-
-    def cancel(self) -> None:
-        ids = [None, "resp_none", *self.state.responses]
-        self.client(type="response.cancel", response_id=self.random.choice(ids))
-
-    def clear_output(self) -> None:
-        self.client(type="output_audio_buffer.clear")
-
-    def update(self) -> None:
-        draw = self.random
-        detection: dict[str, Any] | None = draw.choice(
-            [
-                None,
-                {"type": "server_vad", "create_response": draw.random() < 0.8},
-                {"type": "semantic_vad", "interrupt_response": draw.random() < 0.5},
-                {"type": "server_vad", "idle_timeout_ms": 2000},
-                {"type": "server_vad", "threshold": 7},
-            ]
-        )
-        change: dict[str, Any] = {"audio": {"input": {"turn_detection": detection}}}
-        if not self.state.config.transcribes_only:
-            change["speculative_ms"] = draw.choice([None, 200])
-            change["optional_events"] = draw.choice([[], list(_OPTIONAL)])
-            change["instructions"] = draw.choice(["Be brief.", "Be long."])
-            tool = {"type": "function", "name": "look", "ack_phrases": ["One moment."]}
-            change["tools"] = draw.choice([[], [tool]])
-        self.client(type="session.update", session=change)
-
-    def break_recogniser(self) -> None:
-        idle = self.random.random() < 0.5
-        if self.state.recognizer_open and not (idle and self.state.pending):
-            self.recogniser.messages.clear()
-            self.recogniser.speaking = False
-            self.read()
-            self.judge.turn_may_be_over = True
-            self.feed(inputs.RecognizerFailed(self.recogniser.epoch, DIED, idle))
-
     def wait(self) -> None:
         self.now += self.random.choice([0.1, 0.4, 3.0])
         self.feed(inputs.Tick(self.random.choice([0.0, 0.0, 0.95])))
-
-    def garbage(self) -> None:
-        self.client(type="nonsense")
 
     def read_some(self) -> None:
         self.read(self.random.randrange(1, 30))
@@ -443,9 +199,10 @@ class Walk:
         self.close_twice()
 
     def finish_something(self) -> bool:
-        if self.recogniser_says() or self.behind():
+        backends = self.backends
+        if backends.recogniser_says() or backends.behind():
             return True
-        said = [self.say_next(name) for name in list(self.replies)]
+        said = [backends.say_next(name) for name in list(backends.replies)]
         return any(said)
 
     def check_heard(self) -> None:
@@ -463,51 +220,32 @@ class Walk:
             assert session.step(self.state, event, self.now) == []
 
 
-_OPTIONAL = (
-    "conversation.item.created",
-    "output_audio_buffer.started",
-    "output_audio_buffer.stopped",
-    "output_audio_buffer.cleared",
-)
-_ACTIONS: list[Callable[[Walk], object]] = [
-    *[Walk.append] * 5,
-    *[Walk.recognise] * 7,
-    *[Walk.reply] * 9,
-    *[Walk.create_response] * 2,
-    *[Walk.wait] * 2,
-    *[Walk.read_some] * 2,
-    Walk.behind,
-    Walk.commit,
-    Walk.clear,
-    Walk.create_item,
-    Walk.edit_item,
-    Walk.cancel,
-    Walk.clear_output,
-    Walk.update,
-    Walk.break_recogniser,
-    Walk.garbage,
-]
-
-
-def _check_prompt(plan: commands.ResponsePlan) -> None:
-    """A prompt has no half of a call: each is followed by its results, and no result is alone."""
-    due: list[str] = []
-    for message in plan.chat.messages:
-        if message.role is Role.TOOL:
-            assert message.tool_call_id in due, "a result without its call"
-            due.remove(message.tool_call_id)
-        else:
-            assert not due, "a call without its result"
-            due = [call.id for call in message.tool_calls]
-    assert not due
+_ACTIONS: dict[str, tuple[int, Callable[[Walk], object]]] = {
+    "append": (5, walk_client.append),
+    "recognise": (7, lambda walk: walk.backends.recognise()),
+    "reply": (9, lambda walk: walk.backends.reply()),
+    "create_response": (2, walk_client.create_response),
+    "wait": (2, Walk.wait),
+    "read_some": (2, Walk.read_some),
+    "behind": (1, lambda walk: walk.backends.behind()),
+    "commit": (1, walk_client.commit),
+    "clear": (1, walk_client.clear),
+    "create_item": (1, walk_client.create_item),
+    "edit_item": (1, walk_client.edit_item),
+    "cancel": (1, walk_client.cancel),
+    "clear_output": (1, walk_client.clear_output),
+    "update": (1, walk_client.update),
+    "break_recogniser": (1, walk_faults.break_recogniser),
+    "garbage": (1, walk_faults.garbage),
+}
+"""What may happen next: its weight, and how it happens."""
+_DRAWN = [name for name, (weight, _) in _ACTIONS.items() for _ in range(weight)]
 
 
 _digests: dict[bytes, bytes] = {}
 
 
 def _digest(data: bytes) -> bytes:
-    import hashlib
-
     if data not in _digests:
         _digests[data] = hashlib.sha256(data).digest()
     return _digests[data]
