@@ -31,6 +31,7 @@ class Vocabulary:
         self.previous = self._token("<|startofprev|>")
         self.no_timestamps = self._token("<|notimestamps|>")
         self.first_timestamp = self.no_timestamps + 1
+        self.no_speech = self._token("<|nospeech|>", "<|nocaptions|>")
         self.languages = [
             code for code in LANGUAGES if self._tokenizer.token_to_id(f"<|{code}|>") is not None
         ]
@@ -88,8 +89,10 @@ class Vocabulary:
             pending = []
         return words
 
-    def _token(self, text: str) -> int:
-        token = self._tokenizer.token_to_id(text)
-        if token is None:
-            raise ValueError(f"the tokenizer has no {text}")
-        return token
+    def _token(self, *names: str) -> int:
+        """The token of the first name that the tokenizer has."""
+        for name in names:
+            token = self._tokenizer.token_to_id(name)
+            if token is not None:
+                return token
+        raise ValueError(f"the tokenizer has no {names[0]}")

@@ -1,0 +1,1 @@
+"""Whisper checkpoints in the transformers layout, run by torch over batches of excerpts."""
