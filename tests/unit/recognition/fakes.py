@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import CancelledError
 
 import numpy as np
 from antiphon_vocoder.recognition.messages import DecodeOptions, Segment, TurnOptions
 from antiphon_vocoder.recognition.segmenter import Segmenter, SegmentEvent
 from antiphon_vocoder.recognition.vad.detector import RATE, WINDOW, DetectorState
+from antiphon_vocoder.recognition.whisper.backend import IsCancelled, never
 from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript
 from numpy.typing import NDArray
 
@@ -35,6 +38,7 @@ class SpanRecognizer:
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, Effort]] = []
+        self.cancelled: list[int] = []
         self.gate = threading.Event()
         self.gate.set()
         self.error: Exception | None = None
@@ -46,9 +50,15 @@ class SpanRecognizer:
         *,
         timestamps: bool = False,
         effort: Effort = Effort.FULL,
+        is_cancelled: IsCancelled = never,
     ) -> Transcript:
         self.calls.append((len(audio), effort))
-        assert self.gate.wait(10)
+        limit = time.monotonic() + 10
+        while not self.gate.wait(0.002):
+            assert time.monotonic() < limit
+            if is_cancelled():
+                self.cancelled.append(len(audio))
+                raise CancelledError
         if self.error is not None:
             raise self.error
         text = f"{len(audio)} samples"

@@ -177,6 +177,6 @@ def test_files_and_partials_share_what_finals_leave(bench: Bench) -> None:
 def test_a_defect_of_the_thread_is_not_silent(bench: Bench) -> None:
     bench.passes._send = None  # type: ignore[assignment]
     bench.passes.submit_ahead(7, pause(0, 10))
-    bench.passes._thread.join(5)
+    bench.passes._threads[0].join(5)
     with pytest.raises(TypeError):
         bench.passes.raise_failure()

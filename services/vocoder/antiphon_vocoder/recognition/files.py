@@ -161,7 +161,9 @@ class FileJob:
         audio = utterance.audio
         first = utterance.start
         while len(audio) >= _LEAST_STEP // 4:
-            transcript = self._passes.submit_file(audio, self._request.decode).result()
+            transcript = self._passes.submit_file(
+                audio, self._request.decode, self._cancelled.is_set
+            ).result()
             if self._cancelled.is_set():
                 raise CancelledError
             self._language = self._language or transcript.language

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from concurrent.futures import Future
@@ -17,9 +18,10 @@ from antiphon_vocoder.recognition.messages import (
     Final,
     UtteranceFailed,
 )
-from antiphon_vocoder.recognition.segmenter import Excerpt, Utterance
+from antiphon_vocoder.recognition.segmenter import Excerpt, Progress, Utterance
 from antiphon_vocoder.recognition.stability import StablePrefix
 from antiphon_vocoder.recognition.vad.detector import RATE
+from antiphon_vocoder.recognition.whisper.backend import IsCancelled, never
 from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript, shifted
 
 
@@ -33,6 +35,7 @@ class Recognizer(Protocol):
         *,
         timestamps: bool = False,
         effort: Effort = Effort.FULL,
+        is_cancelled: IsCancelled = never,
     ) -> Transcript:
         """See WhisperRecognizer."""
         ...
@@ -44,6 +47,7 @@ class PassTotals:
 
     passes: int = 0
     pass_seconds: float = 0.0
+    """Of passes that run at once each counts."""
     audio_seconds: float = 0.0
     speculative_hits: int = 0
     partials_skipped: int = 0
@@ -88,17 +92,25 @@ class FilePass:
 
     audio: NDArray[np.float32]
     options: DecodeOptions
+    is_cancelled: IsCancelled
     result: Future[Transcript]
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
-    """What the thread works on: exactly one of final, ahead and file."""
+    """What a thread works on: exactly one of final, ahead and file."""
 
     stream: StreamPasses | None = None
     final: FinalRequest | None = None
     ahead: Excerpt | None = None
     file: FilePass | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    """Nobody wants the result any more."""
+
+    @property
+    def can_wait(self) -> bool:
+        """Nobody listens for the result: a partial or a part of a file."""
+        return self.file is not None or isinstance(self.ahead, Progress)
 
 
 def answer(stream: int, request: FinalRequest) -> Final | UtteranceFailed:

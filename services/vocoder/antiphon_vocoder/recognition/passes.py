@@ -1,8 +1,9 @@
 """The recogniser's queue: finals first, then pauses that may become finals, then the rest.
 
-One thread runs the passes. A pass over a pause inside a turn is made ahead of time; when the
-pause turns out to be the end, its result is the final. All bookkeeping is under one lock, and
-messages are sent under it, so that a partial can never follow its final.
+One thread runs the passes, or as many as the recogniser takes into one batch. A pass over a pause
+inside a turn is made ahead of time; when the pause turns out to be the end, its result is the
+final. All bookkeeping is under one lock, and messages are sent under it, so that a partial can
+never follow its final.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 
 import numpy as np
 from antiphon_core.logs import get_logger
@@ -32,9 +33,10 @@ from antiphon_vocoder.recognition.pass_records import (
     StreamPasses,
     answer,
 )
-from antiphon_vocoder.recognition.segmenter import Excerpt, Pause, Utterance
+from antiphon_vocoder.recognition.segmenter import Excerpt, Pause, Progress, Utterance
 from antiphon_vocoder.recognition.stability import StablePrefix
 from antiphon_vocoder.recognition.vad.detector import RATE
+from antiphon_vocoder.recognition.whisper.backend import IsCancelled, never
 from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript
 
 log = get_logger("recognition.passes")
@@ -46,9 +48,12 @@ class PassQueue:
     Args:
         recognizer: runs one pass.
         send: takes messages for the front; must not block.
+        lanes: passes that run at once. Partials and files leave one of several free.
     """
 
-    def __init__(self, recognizer: Recognizer, send: Callable[[object], None]) -> None:
+    def __init__(
+        self, recognizer: Recognizer, send: Callable[[object], None], *, lanes: int = 1
+    ) -> None:
         self._recognizer = recognizer
         self._send = send
         self._changed = threading.Condition()
@@ -57,26 +62,32 @@ class PassQueue:
         self._pauses: OrderedDict[int, Excerpt] = OrderedDict()
         self._progress: OrderedDict[int, Excerpt] = OrderedDict()
         self._files: deque[FilePass] = deque()
-        self._running: Job | None = None
+        self._running: list[Job] = []
+        self._waiting_limit = max(1, lanes - 1)
         self._file_turn = False
         self._stopping = False
         self._failure: BaseException | None = None
         self.totals = PassTotals()
-        self._thread = threading.Thread(target=self._guarded_loop, name="recognizer", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._guarded_loop, name=f"recognizer-{lane}", daemon=True)
+            for lane in range(lanes)
+        ]
 
     def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
+        """Starts the threads."""
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after the pass that runs; file passes in the queue are cancelled."""
+        """Ends the threads after the passes that run; file passes in the queue are cancelled."""
         with self._changed:
             self._stopping = True
             for item in self._files:
                 item.result.cancel()
             self._files.clear()
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def open(self, number: int, options: DecodeOptions, *, partials: bool) -> None:
         """A stream begins."""
@@ -116,6 +127,7 @@ class PassQueue:
                 return
             skipped = self._drop_ahead(number)
             if isinstance(excerpt, Pause):
+                self._cancel(stream, lambda job: isinstance(job.ahead, Progress))
                 self._pauses[number] = excerpt
             elif stream.partials:
                 self._progress[number] = excerpt
@@ -131,6 +143,7 @@ class PassQueue:
             request = FinalRequest(utterance, time.monotonic())
             stream.pending.append(request)
             self._drop_ahead(number)
+            self._cancel(stream, lambda job: job.ahead and job.ahead.span != utterance.span)
             if not len(utterance.audio):
                 request.transcript = Transcript([], stream.options.language, 0.0)
             elif stream.latest is not None and stream.latest[0] == utterance.span:
@@ -156,11 +169,14 @@ class PassQueue:
             stream = self._streams.get(number)
             if stream is not None:
                 self._drop_ahead(number)
+                self._cancel(stream, lambda job: job.ahead)
                 self._open_next(stream, next_utterance)
 
-    def submit_file(self, audio: NDArray[np.float32], options: DecodeOptions) -> Future[Transcript]:
+    def submit_file(
+        self, audio: NDArray[np.float32], options: DecodeOptions, is_cancelled: IsCancelled = never
+    ) -> Future[Transcript]:
         """A pass with timestamps over at most 30 s of a file."""
-        item = FilePass(audio, options, Future())
+        item = FilePass(audio, options, is_cancelled, Future())
         with self._changed:
             if self._stopping:
                 item.result.cancel()
@@ -170,13 +186,16 @@ class PassQueue:
         return item.result
 
     def _is_running(self, stream: StreamPasses, utterance: Utterance) -> bool:
-        job = self._running
-        return (
-            job is not None
-            and job.stream is stream
-            and job.ahead is not None
-            and job.ahead.span == utterance.span
+        return any(
+            job.stream is stream and job.ahead is not None and job.ahead.span == utterance.span
+            for job in self._running
         )
+
+    def _cancel(self, stream: StreamPasses, which: Callable[[Job], object]) -> None:
+        """Those passes of the stream that run need no further step."""
+        for job in self._running:
+            if job.stream is stream and which(job):
+                job.cancelled.set()
 
     def _drop_ahead(self, number: int) -> int:
         dropped = self._pauses.pop(number, None) is not None
@@ -188,12 +207,14 @@ class PassQueue:
         stream.latest = None
 
     def _forget(self, number: int) -> None:
-        self._streams.pop(number, None)
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            self._cancel(stream, lambda _: True)
         self._drop_ahead(number)
         self._finals = deque(item for item in self._finals if item[0].number != number)
 
     def raise_failure(self) -> None:
-        """Raises what ended the thread, if a defect did: the process cannot go on then."""
+        """Raises what ended a thread, if a defect did: the process cannot go on then."""
         if self._failure is not None:
             raise self._failure
 
@@ -208,50 +229,71 @@ class PassQueue:
             if job.file is not None:
                 self._run_file(job.file)
             elif job.stream is not None and job.final is not None:
-                self._run_final(job.stream, job.final)
+                self._run_final(job, job.stream, job.final)
             elif job.stream is not None and job.ahead is not None:
-                self._run_ahead(job.stream, job.ahead)
+                self._run_ahead(job, job.stream, job.ahead)
+            self._done(job)
 
     def _take(self) -> Job | None:
         """Waits for the next job; None at the end."""
         with self._changed:
-            self._running = None
             while not self._stopping:
-                self._running = self._next()
-                if self._running is not None:
-                    return self._running
+                job = self._next()
+                if job is not None:
+                    self._running.append(job)
+                    return job
                 self._changed.wait()
             return None
+
+    def _done(self, job: Job) -> None:
+        with self._changed:
+            if job in self._running:
+                self._running.remove(job)
+            # A stream may have waited for its pass ahead, and what can wait for a lane.
+            self._changed.notify()
 
     def _next(self) -> Job | None:
         if self._finals:
             stream, request = self._finals.popleft()
             return Job(stream=stream, final=request)
-        if self._pauses:
-            number, excerpt = self._pauses.popitem(last=False)
-            return Job(stream=self._streams[number], ahead=excerpt)
+        ahead = self._next_ahead(self._pauses)
+        if ahead is not None:
+            return ahead
+        if sum(job.can_wait for job in self._running) >= self._waiting_limit:
+            return None
         # Partials and files share what is left.
         self._file_turn = not self._file_turn
         if self._files and (self._file_turn or not self._progress):
             return Job(file=self._files.popleft())
-        if self._progress:
-            number, excerpt = self._progress.popitem(last=False)
-            return Job(stream=self._streams[number], ahead=excerpt)
-        return None
+        return self._next_ahead(self._progress)
+
+    def _next_ahead(self, queue: OrderedDict[int, Excerpt]) -> Job | None:
+        """The first whose stream has no other pass ahead, so that its partials stay in order."""
+        busy = {job.stream.number for job in self._running if job.stream and job.ahead}
+        number = next((number for number in queue if number not in busy), None)
+        if number is None:
+            return None
+        return Job(stream=self._streams[number], ahead=queue.pop(number))
 
     def _run_file(self, item: FilePass) -> None:
         if not item.result.set_running_or_notify_cancel():
             return
         try:
-            transcript = self._timed(item.audio, item.options, timestamps=True)
+            transcript = self._timed(
+                item.audio, item.options, timestamps=True, is_cancelled=item.is_cancelled
+            )
         except Exception as error:  # the job's thread reports it
             item.result.set_exception(error)
         else:
             item.result.set_result(transcript)
 
-    def _run_final(self, stream: StreamPasses, request: FinalRequest) -> None:
+    def _run_final(self, job: Job, stream: StreamPasses, request: FinalRequest) -> None:
         try:
-            request.transcript = self._timed(request.utterance.audio, stream.options)
+            request.transcript = self._timed(
+                request.utterance.audio, stream.options, is_cancelled=job.cancelled.is_set
+            )
+        except CancelledError:
+            return
         except MemoryError:
             self._out_of_memory(stream)
             return
@@ -261,11 +303,15 @@ class PassQueue:
         with self._changed:
             self._settle(stream)
 
-    def _run_ahead(self, stream: StreamPasses, excerpt: Excerpt) -> None:
+    def _run_ahead(self, job: Job, stream: StreamPasses, excerpt: Excerpt) -> None:
         transcript: Transcript | None = None
         try:
             effort = Effort.AHEAD if isinstance(excerpt, Pause) else Effort.DRAFT
-            transcript = self._timed(excerpt.audio, stream.options, effort=effort)
+            transcript = self._timed(
+                excerpt.audio, stream.options, effort=effort, is_cancelled=job.cancelled.is_set
+            )
+        except CancelledError:
+            log.debug("pass_ahead_cancelled", utterance=excerpt.utterance)
         except MemoryError:
             self._out_of_memory(stream)
             return
@@ -273,7 +319,7 @@ class PassQueue:
             log.exception("pass_ahead_failed", utterance=excerpt.utterance)
         with self._changed:
             # From here on a final of this span must find the result or queue a pass of its own.
-            self._running = None
+            self._running.remove(job)
             stream.heard = (excerpt.span, transcript)
             settled = transcript is not None and transcript.is_settled
             for request in list(stream.pending):
@@ -302,14 +348,16 @@ class PassQueue:
         *,
         timestamps: bool = False,
         effort: Effort = Effort.FULL,
+        is_cancelled: IsCancelled,
     ) -> Transcript:
         began = time.perf_counter()
         transcript = self._recognizer.transcribe(
-            audio, options, timestamps=timestamps, effort=effort
+            audio, options, timestamps=timestamps, effort=effort, is_cancelled=is_cancelled
         )
-        self.totals.passes += 1
-        self.totals.pass_seconds += time.perf_counter() - began
-        self.totals.audio_seconds += len(audio) / RATE
+        with self._changed:
+            self.totals.passes += 1
+            self.totals.pass_seconds += time.perf_counter() - began
+            self.totals.audio_seconds += len(audio) / RATE
         return transcript
 
     def _publish(self, stream: StreamPasses, transcript: Transcript) -> None:
