@@ -8,11 +8,12 @@ import itertools
 import random
 import time
 import wave
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
 from antiphon_core import metrics
 from antiphon_core.errors import (
@@ -38,23 +39,37 @@ from codes_bench import (
 )
 from support.fake_codec import CODEBOOKS, FRAME, RATE, SIZE, FakeCodec, whole
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 
 def cut(values: np.ndarray, generator: random.Random, count: int) -> list[np.ndarray]:
     places = sorted(generator.randint(0, len(values)) for _ in range(count))
     return np.split(values, places)
 
 
-@pytest.fixture
-def codec() -> FakeCodec:
+@pytest.fixture(scope="module")
+def module_codec() -> FakeCodec:
     return FakeCodec(delay=8)
 
 
 @pytest.fixture
-async def bench(codec: FakeCodec) -> AsyncIterator[CodecBench]:
-    async with serving(
-        codec, codec_slots=4, queue_limit=2, stream_idle_s=0.8, progress_s=0.3
-    ) as made:
+def codec(module_codec: FakeCodec) -> Iterator[FakeCodec]:
+    module_codec.step_seconds = 0.0
+    yield module_codec
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_bench(module_codec: FakeCodec) -> AsyncIterator[CodecBench]:
+    settings = {"codec_slots": 4, "queue_limit": 2, "stream_idle_s": 0.8, "progress_s": 0.3}
+    async with serving(module_codec, **settings) as made:
         yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def bench(module_bench: CodecBench, codec: FakeCodec) -> AsyncIterator[CodecBench]:
+    """One service a module; every test must leave it idle."""
+    yield module_bench
+    await module_bench.until_idle()
 
 
 async def test_order_marks_and_exact_counts(bench: CodecBench, codec: FakeCodec) -> None:
@@ -222,8 +237,9 @@ async def test_unknown_codecs_voices_and_models_list_the_known(bench: CodecBench
     assert fallback.ready.voice_fallback
 
 
-async def test_a_voice_is_bound_to_its_codec(codec: FakeCodec) -> None:
-    async with serving(codec, codec_voices={"aria": "fake"}) as bench:
+async def test_a_voice_is_bound_to_its_codec() -> None:
+    codec, few = FakeCodec(), {"codec_slots": 1, "codec_rungs": (1,)}
+    async with serving(codec, codec_voices={"aria": "fake"}, **few) as bench:
         heard = await bench.speak(codes_of(0, 3), voice="aria", model="fake")
         assert (heard.ready.voice, heard.ready.model) == ("aria", "fake")
         listed = (await result(bench.stub.ListCodecs(pb.ListCodecsRequest()))).codecs
@@ -235,7 +251,7 @@ async def test_a_voice_is_bound_to_its_codec(codec: FakeCodec) -> None:
         )
     ]  # fmt: skip
     with pytest.raises(FailedPrecondition, match="bound to 'mimi'"):
-        async with serving(codec, codec_voices={"aria": "mimi"}):
+        async with serving(codec, codec_voices={"aria": "mimi"}, **few):
             pass
 
 
@@ -375,8 +391,8 @@ async def test_idle_streams_end_typed_after_progress(bench: CodecBench) -> None:
     await bench.until_idle()
 
 
-async def test_the_longest_stream_ends_by_length(codec: FakeCodec) -> None:
-    async with serving(codec, max_stream_s=1.0) as bench:
+async def test_the_longest_stream_ends_by_length() -> None:
+    async with serving(FakeCodec(delay=8), max_stream_s=1.0, codec_slots=1) as bench:
         heard = await bench.speak(codes_of(1, 50))
         assert heard.finished.reason == pb.SPEECH_FINISH_REASON_LENGTH
         assert heard.finished.sample_count == RATE == len(heard.samples)

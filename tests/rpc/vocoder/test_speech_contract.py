@@ -23,6 +23,8 @@ from antiphon_core.errors import (
 from antiphon_core.rpc.streams import messages, open_stream, result
 from speech_bench import CLEAR, FLUSH, SpeechBench, Spoken, ToneVoice, config, running, text
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 TEXT = (
     "Hello there, my old friend, how are you today? It costs 4,000.50 dollars, says Dr. Smith. "
     "😀😀. The end comes at 5 p.m. and nobody knows"

@@ -15,6 +15,8 @@ from antiphon_core.rpc.streams import messages, open_stream, result
 from antiphon_vocoder.formats.decode import decode_audio
 from speech_bench import SpeechBench, ToneVoice, running
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 TEXT = "Hello there, my old friend, how are you today? It costs 4,000.50 dollars. "
 
 
