@@ -43,7 +43,7 @@ async def gateway_before_fakes(pin: bool) -> AsyncIterator[tuple[int, int]]:
     try:
         target = (await asyncio.wait_for(fakes.stdout.readline(), READY_S)).decode().strip()
         port = free_port()
-        with gateway(port, [target], "--egress-target", target) as child:
+        with gateway(port, [target]) as child:
             if pin and len(cores) > 1:
                 psutil.Process(child.pid).cpu_affinity(cores[:1])
                 own.cpu_affinity(cores[1:])
@@ -108,7 +108,7 @@ class _Talker:
 
 
 async def added_latency(connections: int, seconds: float) -> dict[str, float]:
-    """From an append with the first loud sample to its speech_started, at the client.
+    """From an append with the first loud sample to its speech_started, at the client, in ms.
 
     The scripted recogniser tells of speech as soon as it gets the sample, so that this is what the
     gateway and two hops on this machine take; the recogniser's own microseconds are in it.
@@ -126,7 +126,7 @@ async def added_latency(connections: int, seconds: float) -> dict[str, float]:
             talker.delays.clear()
         cpu, wall = cpu_seconds(pid), time.perf_counter()
         late = await _ticks(talkers, seconds)
-        busy = (cpu_seconds(pid) - cpu) / (time.perf_counter() - wall)
+        spent, wall = cpu_seconds(pid) - cpu, time.perf_counter() - wall
         for listener in listeners:
             listener.cancel()
         await asyncio.gather(*listeners, return_exceptions=True)
@@ -138,7 +138,8 @@ async def added_latency(connections: int, seconds: float) -> dict[str, float]:
         "missed": sum(talker.missed for talker in talkers),
         "p50": quantile(delays, 0.5),
         "p99": quantile(delays, 0.99),
-        "gateway_cpu_share": busy,
+        "gateway_us_per_append": spent / (connections * seconds * 1000 / FRAME_MS) * 1e6,
+        "gateway_cpu_share": spent / wall,
         "generator_late_p99": quantile(late, 0.99),
     }
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import Sequence
 
 from antiphon.llm.v1 import generate_pb2
 from antiphon_core.errors import AntiphonError, Internal, InvalidArgument, ResourceExhausted
-from antiphon_core.lifecycle import Lifecycle, LifecycleSnapshot, State
+from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.logs import get_logger
 from antiphon_core.rpc.context import RequestContext
+from antiphon_core.rpc.multiplexed import MultiplexedCall, check_ids
 from antiphon_core.rpc.options import MESSAGE_LIMIT
 
 from antiphon_llm import convert
 from antiphon_llm.front.events import Accepted, Delta, Event
 from antiphon_llm.front.generation import Generation
 from antiphon_llm.front.service import LlmFront
-
-STREAM_ID_LENGTH = 128
 
 _STEP_BYTES = 4 << 20
 """A message is closed at this size."""
@@ -27,7 +26,9 @@ _SCORE_BYTES = 32
 log = get_logger("multiplex")
 
 
-class Multiplexer:
+class Multiplexer(
+    MultiplexedCall[generate_pb2.GenerateManyRequest, generate_pb2.GenerateManyResponse]
+):
     """The requests of one stream.
 
     What an engine step produced for all of them leaves in one message. A failed request ends with
@@ -41,96 +42,42 @@ class Multiplexer:
     """
 
     def __init__(self, front: LlmFront, context: RequestContext, lifecycle: Lifecycle) -> None:
+        super().__init__(lifecycle)
         self._front = front
         self._context = context
-        self._lifecycle = lifecycle
         self._live: dict[str, Generation | None] = {}
         """None while a request is prepared."""
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._dirty: dict[str, None] = {}
         self._events: list[generate_pb2.GenerateManyEvent] = []
-        self._something = asyncio.Event()
-        self._input_over = False
-        self._failure: AntiphonError | None = None
 
-    async def run(
-        self, requests: AsyncIterator[generate_pb2.GenerateManyRequest]
-    ) -> AsyncGenerator[generate_pb2.GenerateManyResponse, None]:
-        """Serves the stream until its input is closed and every request has ended."""
-        loop = asyncio.get_running_loop()
+    @property
+    def is_idle(self) -> bool:
+        return not self._live and not self._events
 
-        def changed(_: LifecycleSnapshot) -> None:
-            loop.call_soon_threadsafe(self._something.set)
+    def accept(self, request: generate_pb2.GenerateManyRequest) -> None:
+        kind = request.WhichOneof("action")
+        if kind == "start":
+            self._start(request.start)
+        elif kind == "cancel":
+            self._cancel(request.cancel.stream_id)
+        else:
+            raise InvalidArgument(
+                "a message needs an action: start or cancel",
+                reason="MISSING_FIELD",
+                field="action",
+            )
 
-        unsubscribe = self._lifecycle.subscribe(changed)
-        reader = asyncio.create_task(self._read(requests), name="generate-many-input")
-        try:
-            while not self._over():
-                await self._something.wait()
-                self._something.clear()
-                message = self._step()
-                if message is not None:
-                    yield message
-            if self._failure is not None:
-                raise self._failure
-        finally:
-            unsubscribe()
-            reader.cancel()
-            for task in self._starting.values():
-                task.cancel()
-            for generation in self._live.values():
-                if generation is not None:
-                    generation.cancel()
-
-    def _over(self) -> bool:
-        if self._failure is not None:
-            return True
-        if self._live or self._events:
-            return False
-        return self._input_over or self._lifecycle.state is State.DRAINING
-
-    async def _read(self, requests: AsyncIterator[generate_pb2.GenerateManyRequest]) -> None:
-        try:
-            async for request in requests:
-                kind = request.WhichOneof("action")
-                if kind == "start":
-                    self._start(request.start)
-                elif kind == "cancel":
-                    self._cancel(request.cancel.stream_id)
-                else:
-                    raise InvalidArgument(
-                        "a message needs an action: start or cancel",
-                        reason="MISSING_FIELD",
-                        field="action",
-                    )
-        except AntiphonError as error:
-            self._failure = error
-        except Exception:
-            log.exception("generate_many_input_failed")
-            self._failure = Internal("the stream's input failed")
-        finally:
-            self._input_over = True
-            self._something.set()
+    def release(self) -> None:
+        for task in self._starting.values():
+            task.cancel()
+        for generation in self._live.values():
+            if generation is not None:
+                generation.cancel()
 
     def _start(self, message: generate_pb2.StartGenerate) -> None:
         stream_id = message.stream_id
-        if not 1 <= len(stream_id) <= STREAM_ID_LENGTH:
-            raise InvalidArgument(
-                f"start.stream_id must have 1 to {STREAM_ID_LENGTH} characters",
-                reason="STREAM_PROTOCOL",
-                field="start.stream_id",
-            )
-        if len(message.request_id) > STREAM_ID_LENGTH:
-            raise InvalidArgument(
-                f"start.request_id must have at most {STREAM_ID_LENGTH} characters",
-                field="start.request_id",
-            )
-        if stream_id in self._live:
-            raise InvalidArgument(
-                f"start.stream_id {stream_id!r} is already used on this stream",
-                reason="STREAM_PROTOCOL",
-                field="start.stream_id",
-            )
+        check_ids(stream_id, message.request_id, self._live)
         self._live[stream_id] = None
         self._starting[stream_id] = asyncio.create_task(
             self._begin(message), name=f"generate-many-start-{stream_id}"
@@ -142,7 +89,7 @@ class Multiplexer:
 
         def wake() -> None:
             self._dirty[stream_id] = None
-            self._something.set()
+            self.wake()
 
         try:
             self._live[stream_id] = await self._front.generate(
@@ -163,7 +110,7 @@ class Multiplexer:
     def _refuse(self, stream_id: str, error: AntiphonError) -> None:
         self._live.pop(stream_id, None)
         self._events.append(convert.error_event(stream_id, error))
-        self._something.set()
+        self.wake()
 
     def _cancel(self, stream_id: str) -> None:
         """The caller wants no more of it: nothing is sent for this id any longer."""
@@ -175,7 +122,7 @@ class Multiplexer:
         if generation is not None:
             generation.cancel()
 
-    def _step(self) -> generate_pb2.GenerateManyResponse | None:
+    def gather(self) -> generate_pb2.GenerateManyResponse | None:
         """One message of what has gathered; what would make it too large waits for the next."""
         message = generate_pb2.GenerateManyResponse()
         message.events.extend(self._events)
@@ -201,7 +148,7 @@ class Multiplexer:
             if generation.done:
                 del self._live[stream_id]
         if self._dirty:
-            self._something.set()
+            self.wake()
         return message if message.stream_ids or message.events else None
 
 

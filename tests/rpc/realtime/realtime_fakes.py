@@ -19,10 +19,12 @@ from antiphon.vocoder.v1 import (
     vocoder_service_pb2_grpc,
 )
 from antiphon.vocoder.v1 import vocoder_service_pb2 as voc
+from antiphon_core.errors import Unavailable
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.node import NodeAdminServicer
 from antiphon_core.node_types import NodeMeasures, ServerInfo
 from antiphon_core.rpc.server import RpcServer
+from many_streams import ManyGenerations, ManyRecognitions
 
 SAMPLES_A_CHARACTER = 1200
 """The voice speaks a character in 50 ms at 24 kHz."""
@@ -58,6 +60,10 @@ class Running:
     recognizer: int = 0
     voices: int = 0
     """Voice calls so far."""
+    shared: int = 0
+    """Shared recogniser calls so far."""
+    break_shared: bool = False
+    """Whether the next message of a shared recogniser call is its end."""
     prompts: list[gen.GenerateRequest] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     configs: list[rec.RecognitionConfig] = field(default_factory=list)
@@ -69,7 +75,7 @@ class Running:
         return not (self.llm or self.voice or self.recognizer)
 
 
-class ScriptedLlm(llm_service_pb2_grpc.LlmServiceServicer):
+class ScriptedLlm(ManyGenerations, llm_service_pb2_grpc.LlmServiceServicer):
     """Says the script's words to everybody."""
 
     def __init__(self, script: Script, running: Running) -> None:
@@ -173,7 +179,7 @@ class ScriptedVoice(vocoder_service_pb2_grpc.VocoderServiceServicer):
         return voc.ListVoicesResponse(voices=[voice])
 
 
-class ScriptedRecognizer(recognition_service_pb2_grpc.RecognitionServiceServicer):
+class ScriptedRecognizer(ManyRecognitions, recognition_service_pb2_grpc.RecognitionServiceServicer):
     """Loud bytes are speech; the script's silence ends a turn; every turn has one text."""
 
     def __init__(self, script: Script, running: Running) -> None:
@@ -210,6 +216,15 @@ class ScriptedRecognizer(recognition_service_pb2_grpc.RecognitionServiceServicer
             yield rec.StreamingRecognizeResponse(finished=rec.RecognitionFinished())
         finally:
             self.running.recognizer -= 1
+
+    async def StreamingRecognizeMany(
+        self, requests, context
+    ) -> AsyncIterator[rec.StreamingRecognizeManyResponse]:
+        self.running.shared += 1
+        async for message in super().StreamingRecognizeMany(requests, context):
+            if self.running.break_shared:
+                raise Unavailable("the recogniser is gone", reason="WORKER_DIED")
+            yield message
 
     def _partial(self, utterance: int) -> rec.StreamingRecognizeResponse:
         stable = self.script.transcript.split()[0]

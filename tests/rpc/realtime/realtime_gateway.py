@@ -27,9 +27,15 @@ FRAME = 960
 
 
 class RealtimeGateway:
-    """Everything one test needs."""
+    """Everything one test needs.
 
-    def __init__(self, **settings: Any) -> None:
+    Args:
+        balanced: calls go to the backends as through a balancing proxy.
+        settings: of the gateway.
+    """
+
+    def __init__(self, *, balanced: bool = False, **settings: Any) -> None:
+        self._balanced = balanced
         self.fakes = ScriptedBackends()
         self.script = self.fakes.script
         self.running = self.fakes.running
@@ -42,7 +48,7 @@ class RealtimeGateway:
             {
                 "llm_targets": [target],
                 "vocoder_targets": [target],
-                "egress_target": target,
+                "egress_target": target if self._balanced else "",
                 **self._settings,
             }
         )

@@ -306,7 +306,9 @@ class Backends:
             speech = SpeechClient(self._channel(egress or target), target if egress else "")
             self._join(vocoder, "vocoder", target, speech, speech.list_voices)
         recognition: Pool[RecognitionClient, Recognizer] = Pool()
-        recogniser = RecognitionClient(self._channel(egress or settings.recogniser_target))
+        recogniser = RecognitionClient(
+            self._channel(egress or settings.recogniser_target), multiplexed=not egress
+        )
         self._join(
             recognition,
             "recognition",
@@ -371,7 +373,7 @@ class Backends:
         for task in self._tasks:
             with suppress(asyncio.CancelledError):
                 await task
-        for member in self.llm.pool.members:
+        for member in (*self.llm.pool.members, *self.recognition.pool.members):
             member.client.close()
         for channel in self._channels.values():
             await channel.close()

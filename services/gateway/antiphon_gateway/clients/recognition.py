@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import grpc.aio
 from antiphon.vocoder.v1 import recognition_service_pb2, recognition_service_pb2_grpc
 from antiphon_core.rpc.streams import result
 
+from antiphon_gateway.clients.live_recognition import AUDIO_PIECE_BYTES, SingleRecognition
+from antiphon_gateway.clients.recognition_multiplex import RecognitionMultiplexer
 from antiphon_gateway.clients.stream import TwoWayStream
 from antiphon_gateway.convert import recognition as convert
 from antiphon_gateway.domain.recognition import (
@@ -15,44 +19,47 @@ from antiphon_gateway.domain.recognition import (
     FileFinished,
     RecognitionConfig,
     RecognitionEvent,
-    RecognitionFinished,
     Recognizer,
     TurnDetection,
 )
 from antiphon_gateway.quota.metering import recognition_metered
 
-AUDIO_PIECE_BYTES = 256 * 1024
-"""Audio a message; the contract allows 1 MiB."""
 
+class RecognitionStream(Protocol):
+    """Live audio in; turn events, partial and final text out; RecognitionFinished last.
 
-class RecognitionStream(TwoWayStream[RecognitionEvent]):
-    """Live audio in; turn events, partial and final text out; RecognitionFinished last."""
+    Use as ``async with recognition.stream(config) as stream: async for event in stream``. Leaving
+    the block ends the recognition at the service. Iteration raises its typed AntiphonError. What
+    is sent is queued, in order; ``queued_bytes`` and ``room`` tell whether the service keeps up.
+    """
 
-    def __init__(self, call: Any, config: RecognitionConfig) -> None:
-        observe = recognition_metered(convert.live_response_to_event, config.model)
-        super().__init__(call, observe, RecognitionFinished)
-        self._config = config
+    async def __aenter__(self) -> Self: ...
 
-    async def __aenter__(self) -> RecognitionStream:
-        await self._write(convert.live_config_to_proto(self._config))
-        return self
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
-    async def send_audio(self, data: bytes) -> None:
-        """Appends audio in the configured format; any cut is right."""
-        for start in range(0, len(data), AUDIO_PIECE_BYTES):
-            await self._write(convert.live_audio_to_proto(data[start : start + AUDIO_PIECE_BYTES]))
+    def __aiter__(self) -> AsyncIterator[RecognitionEvent]: ...
 
-    async def flush(self, tag: str = "") -> None:
-        """Ends the present utterance; the tag comes back in its final or error."""
-        await self._write(convert.flush_to_proto(tag))
+    async def __anext__(self) -> RecognitionEvent: ...
 
-    async def reset(self) -> None:
-        """Drops the present utterance and all turn state."""
-        await self._write(convert.reset_to_proto())
+    @property
+    def queued_bytes(self) -> int: ...
 
-    async def set_turn_detection(self, detection: TurnDetection) -> None:
-        """Changes turn detection from here on."""
-        await self._write(convert.turn_detection_to_proto(detection))
+    def send_audio(self, data: bytes) -> None: ...
+
+    def flush(self, tag: str = "") -> None: ...
+
+    def reset(self) -> None: ...
+
+    def set_turn_detection(self, detection: TurnDetection) -> None: ...
+
+    def end_input(self) -> None: ...
+
+    async def room(self, limit: int) -> None: ...
 
 
 class FileRecognitionStream(TwoWayStream[FileEvent]):
@@ -74,14 +81,30 @@ class FileRecognitionStream(TwoWayStream[FileEvent]):
 
 
 class RecognitionClient:
-    """One recognition service."""
+    """One recognition service.
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    Args:
+        channel: to the service, or to the proxy before it.
+        multiplexed: carry all live recognitions on one call. It costs a fraction per append, but
+            all of them reach the same replica, so it is not for a channel to a balancing proxy.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, *, multiplexed: bool) -> None:
         self._stub: Any = recognition_service_pb2_grpc.RecognitionServiceStub(channel)
+        self._many = (
+            RecognitionMultiplexer(self._stub.StreamingRecognizeMany) if multiplexed else None
+        )
+
+    def close(self) -> None:
+        """Ends the live recognitions of the shared call."""
+        if self._many is not None:
+            self._many.close()
 
     def stream(self, config: RecognitionConfig) -> RecognitionStream:
-        """Opens live recognition; the configuration is sent on entering it."""
-        return RecognitionStream(self._stub.StreamingRecognize(timeout=config.timeout), config)
+        """Opens live recognition for the current request context."""
+        if self._many is not None:
+            return self._many.start(config)
+        return SingleRecognition(self._stub.StreamingRecognize(timeout=config.timeout), config)
 
     def recognize(self, config: RecognitionConfig) -> FileRecognitionStream:
         """Opens file recognition; the configuration is sent on entering it."""

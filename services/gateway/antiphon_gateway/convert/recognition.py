@@ -65,6 +65,29 @@ def turn_detection_to_proto(
     return pb.StreamingRecognizeRequest(turn_detection=_turn_detection(detection))
 
 
+def start_to_proto(
+    stream_id: str, config: recognition.RecognitionConfig, request_id: str
+) -> pb.StreamAction:
+    """The beginning of one of many live streams."""
+    start = pb.StartRecognition(config=config_to_proto(config), request_id=request_id)
+    return pb.StreamAction(stream_id=stream_id, start=start)
+
+
+def message_to_proto(stream_id: str, message: pb.StreamingRecognizeRequest) -> pb.StreamAction:
+    """A message of the simple form for one of many live streams."""
+    return pb.StreamAction(stream_id=stream_id, message=message)
+
+
+def end_input_to_proto(stream_id: str) -> pb.StreamAction:
+    """The end of the input of one of many live streams."""
+    return pb.StreamAction(stream_id=stream_id, end_input=pb.EndRecognitionInput())
+
+
+def cancel_to_proto(stream_id: str) -> pb.StreamAction:
+    """The end of one of many live streams."""
+    return pb.StreamAction(stream_id=stream_id, cancel=pb.CancelRecognition())
+
+
 def file_config_to_proto(config: recognition.RecognitionConfig) -> pb.RecognizeRequest:
     """The first message of file recognition."""
     return pb.RecognizeRequest(config=config_to_proto(config))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Callable
 
 from antiphon_core.errors import AntiphonError
@@ -33,34 +32,6 @@ Message = RecognizeAudio | FlushRecognizer | TuneRecognizer
 Report = Callable[[inputs.Input], None]
 
 
-class _Messages:
-    """What a stream has still to be told; appends that wait together leave as one."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[Message] = deque()
-        self._filled = asyncio.Event()
-
-    def put(self, message: Message) -> None:
-        """Adds a message."""
-        self._waiting.append(message)
-        self._filled.set()
-
-    async def next(self) -> bytes | FlushRecognizer | TuneRecognizer:
-        """The audio that waits at the front, joined, or the message that is there."""
-        waiting = self._waiting
-        while not waiting:
-            self._filled.clear()
-            await self._filled.wait()
-        message = waiting.popleft()
-        if not isinstance(message, RecognizeAudio):
-            return message
-        pieces = [message.data]
-        while waiting and isinstance(following := waiting[0], RecognizeAudio):
-            pieces.append(following.data)
-            waiting.popleft()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
 class RecognizerRunner:
     """One live recogniser stream at a time.
 
@@ -80,36 +51,51 @@ class RecognizerRunner:
         self._report = report
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
-        self._queue = _Messages()
-        self._queued_bytes = 0
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._stream: RecognitionStream | None = None
+        """None while it is opened, and once it is over."""
+        self._opened = asyncio.Event()
+        self._early: list[Message] = []
+        """What came before the stream was open."""
+        self._early_bytes = 0
 
     def open(self, command: OpenRecognizer) -> None:
         """Replaces the stream; what is queued for the former one is dropped."""
         if self._task is not None:
             self._task.cancel()
-        self._queue = _Messages()
-        self._queued_bytes = 0
-        self._has_room.set()
-        self._task = self._spawn(self._run(command, self._queue))
+        self._stream = None
+        self._opened.clear()
+        self._early.clear()
+        self._early_bytes = 0
+        self._task = self._spawn(self._run(command))
 
     def send(self, message: Message) -> None:
-        """Queues a message for the stream."""
-        self._queue.put(message)
-        if isinstance(message, RecognizeAudio):
-            self._queued_bytes += len(message.data)
-            if self._queued_bytes > MAX_QUEUED_BYTES:
-                self._has_room.clear()
+        """Tells the stream, in order; never blocks."""
+        stream = self._stream
+        if stream is None:
+            self._early.append(message)
+            if isinstance(message, RecognizeAudio):
+                self._early_bytes += len(message.data)
+        elif isinstance(message, RecognizeAudio):
+            stream.send_audio(message.data)
+        elif isinstance(message, FlushRecognizer):
+            stream.flush(message.tag)
+        else:
+            stream.set_turn_detection(message.detection)
 
     @property
     def has_room(self) -> bool:
         """Whether the stream keeps up."""
-        return self._queued_bytes <= MAX_QUEUED_BYTES
+        stream = self._stream
+        queued = self._early_bytes if stream is None else stream.queued_bytes
+        return queued <= MAX_QUEUED_BYTES
 
     async def room(self) -> None:
         """Waits until the stream has caught up, so that a flood waits in the client's socket."""
-        await self._has_room.wait()
+        while not self.has_room:
+            if self._stream is None:
+                await self._opened.wait()
+            else:
+                await self._stream.room(MAX_QUEUED_BYTES)
 
     async def transcribe(self, command: TranscribeItem) -> None:
         """Recognises the audio of one item by itself and reports its text or its failure."""
@@ -117,9 +103,9 @@ class RecognizerRunner:
         logprobs: list[Logprob] = []
         try:
             async with self._backends.recognition.stream(self._resolved(command.config)) as stream:
-                await stream.send_audio(command.audio)
-                await stream.flush(command.item_id)
-                await stream.end_input()
+                stream.send_audio(command.audio)
+                stream.flush(command.item_id)
+                stream.end_input()
                 async for event in stream:
                     if isinstance(event, recognition.FinalTranscript):
                         texts.append(event.text.strip())
@@ -134,18 +120,18 @@ class RecognizerRunner:
         text = " ".join(text for text in texts if text)
         self._report(inputs.ItemTranscribed(command.item_id, text, logprobs=tuple(logprobs)))
 
-    async def _run(self, command: OpenRecognizer, queue: _Messages) -> None:
+    async def _run(self, command: OpenRecognizer) -> None:
         epoch = command.epoch
         try:
             await asyncio.sleep(command.delay)
             async with self._backends.recognition.stream(self._resolved(command.config)) as stream:
-                writer = asyncio.create_task(self._write(command, queue, stream))
+                self._attach(stream, command.replay)
                 try:
                     async for event in stream:
                         self._hear(epoch, event)
                 finally:
-                    writer.cancel()
-                    await asyncio.gather(writer, return_exceptions=True)
+                    if self._stream is stream:
+                        self._stream = None
         except AntiphonError as error:
             idle = error.reason == INPUT_IDLE
             if not idle:
@@ -155,26 +141,16 @@ class RecognizerRunner:
             failure = failure_of_reason("INTERNAL", "the recogniser ended by itself")
             self._report(inputs.RecognizerFailed(epoch, failure))
 
-    async def _write(
-        self, command: OpenRecognizer, queue: _Messages, stream: RecognitionStream
-    ) -> None:
-        try:
-            if command.replay:
-                await stream.send_audio(command.replay)
-            while True:
-                message = await queue.next()
-                if isinstance(message, bytes):
-                    self._queued_bytes -= len(message)
-                    if self._queued_bytes <= MAX_QUEUED_BYTES:
-                        self._has_room.set()
-                    await stream.send_audio(message)
-                elif isinstance(message, FlushRecognizer):
-                    await stream.flush(message.tag)
-                else:
-                    await stream.set_turn_detection(message.detection)
-        except AntiphonError as error:
-            # The reader of the same call sees the same failure and reports it.
-            log.debug("recognizer_write_failed", reason=error.reason)
+    def _attach(self, stream: RecognitionStream, replay: bytes) -> None:
+        """Sends what is to be heard again and what came early; from here on the stream is told."""
+        if replay:
+            stream.send_audio(replay)
+        self._stream = stream
+        early, self._early = self._early, []
+        self._early_bytes = 0
+        for message in early:
+            self.send(message)
+        self._opened.set()
 
     def _hear(self, epoch: int, event: recognition.RecognitionEvent) -> None:
         if isinstance(event, recognition.SpeechStarted):

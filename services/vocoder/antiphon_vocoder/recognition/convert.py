@@ -18,6 +18,8 @@ from antiphon_vocoder.recognition.config import RecognitionSettings
 from antiphon_vocoder.recognition.failures import error_of
 
 MAX_PROMPT_CHARACTERS = 1000
+MAX_AUDIO_BYTES = 1 << 20
+"""Of one message."""
 _SILENCE_MS = (100, 10_000)
 _PREFIX_MS = (0, 5_000)
 _MAX_SILENCE_MS = 30_000
@@ -146,6 +148,60 @@ def _judgement(message: pb.TurnDetection, path: str, silence_ms: int) -> tuple[f
         limits = (silence_ms, _MAX_SILENCE_MS)
         longest_ms = _milliseconds(message.max_silence, f"{path}.max_silence", limits)
     return _END_THRESHOLD[message.eagerness], longest_ms
+
+
+def stream_command(request: pb.StreamingRecognizeRequest, number: int) -> wire.StreamCommand:
+    """The worker's form of a message behind the configuration.
+
+    Args:
+        request: the wire's message.
+        number: of the stream.
+
+    Raises:
+        InvalidArgument: it is none, or a field is wrong.
+    """
+    match request.WhichOneof("message"):
+        case "audio":
+            check_size(request.audio)
+            return wire.Audio(number, request.audio)
+        case "flush":
+            return wire.Flush(number, request.flush.tag)
+        case "reset":
+            return wire.Reset(number)
+        case "turn_detection":
+            return wire.SetTurns(number, turn_options(request.turn_detection, "turn_detection"))
+        case "config":
+            raise protocol_error("config is sent once, as the first message", "config")
+        case _:
+            raise protocol_error("a message without content", "message")
+
+
+def check_size(audio: bytes) -> None:
+    """Raises InvalidArgument where a piece of audio is too large."""
+    if len(audio) > MAX_AUDIO_BYTES:
+        raise InvalidArgument(
+            f"a message of audio has at most {MAX_AUDIO_BYTES} bytes, got {len(audio)}",
+            reason="TOO_LARGE",
+            field="audio",
+            metadata={"limit": str(MAX_AUDIO_BYTES), "observed": str(len(audio))},
+        )
+
+
+def protocol_error(problem: str, field: str) -> InvalidArgument:
+    """The error of a message that does not belong where it stands."""
+    return InvalidArgument(problem, reason="STREAM_PROTOCOL", field=field)
+
+
+def ready_response(message: wire.StreamReady, model: str) -> pb.StreamingRecognizeResponse:
+    """The first response of a stream."""
+    return pb.StreamingRecognizeResponse(
+        ready=pb.RecognitionReady(
+            model=model,
+            detector=message.detector,
+            detector_fallback=message.detector_fallback,
+            turn_judge=message.turn_judge,
+        )
+    )
 
 
 def stream_response(message: object) -> pb.StreamingRecognizeResponse | None:

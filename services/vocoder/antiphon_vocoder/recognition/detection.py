@@ -17,10 +17,11 @@ from antiphon_vocoder.recognition.messages import (
     CloseStream,
     OpenStream,
     Start,
+    StreamCommand,
     StreamFailed,
     StreamReady,
 )
-from antiphon_vocoder.recognition.stream import LiveStream, StreamCommand
+from antiphon_vocoder.recognition.stream import LiveStream
 from antiphon_vocoder.recognition.turns.trial import Court
 from antiphon_vocoder.recognition.vad import RATE, Detector, DetectorSet
 

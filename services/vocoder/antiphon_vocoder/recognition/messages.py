@@ -329,6 +329,9 @@ class FileFailed(msgspec.Struct, frozen=True, tag=True):
     failure: Failure
 
 
+StreamCommand = Audio | Flush | Reset | SetTurns | EndInput
+"""What a stream is told after it was opened."""
+
 ToWorker = (
     Start
     | OpenStream

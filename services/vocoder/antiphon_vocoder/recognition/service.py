@@ -128,14 +128,28 @@ class RecognitionRuntime:
             raise Unavailable("the recogniser is loading", reason="BOOTING", retry_after=1.0)
         return self._recognizer
 
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """Of the process; there from ``start`` on."""
+        assert self._lifecycle is not None
+        return self._lifecycle
+
     @contextmanager
-    def stream_session(self) -> Iterator[Session]:
+    def stream_session(
+        self, options: wire.StreamOptions, on_consumed: Callable[[int], None] | None = None
+    ) -> Iterator[Session]:
         """A session of a live stream; the worker forgets the stream afterwards.
+
+        Args:
+            options: of the stream, which is opened.
+            on_consumed: told how many bytes of audio the worker has taken.
 
         Raises:
             ResourceExhausted: max_streams are open.
         """
-        with self._session(self._streams, self.settings.max_streams, wire.CloseStream) as session:
+        limit = self.settings.max_streams
+        with self._session(self._streams, limit, wire.CloseStream, on_consumed) as session:
+            session.send(wire.OpenStream(session.number, options))
             yield session
 
     @contextmanager
@@ -179,6 +193,7 @@ class RecognitionRuntime:
         sessions: dict[int, Session],
         limit: int,
         close: type[wire.CloseStream] | type[wire.CancelFile],
+        on_consumed: Callable[[int], None] | None = None,
     ) -> Iterator[Session]:
         _ = self.recognizer
         if len(sessions) >= limit:
@@ -188,7 +203,7 @@ class RecognitionRuntime:
                 metadata={"limit": str(limit)},
                 retry_after=1.0,
             )
-        session = Session(next(self._numbers), self._worker.send)
+        session = Session(next(self._numbers), self._worker.send, on_consumed)
         sessions[session.number] = session
         try:
             yield session
@@ -223,6 +238,8 @@ class RecognitionRuntime:
             ):
                 if isinstance(message, wire.Final):
                     self._final_delay.observe(message.delay_ms / 1000)
+                elif isinstance(message, wire.StreamReady) and message.detector_fallback:
+                    metrics.fallback("voice_activity_detector", "silero_unavailable")
                 self._deliver(self._streams, message.stream, message)
             case _:
                 raise TypeError(f"unexpected message {type(message).__name__}")

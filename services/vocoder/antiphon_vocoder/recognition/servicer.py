@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import IO, TYPE_CHECKING
 
 import grpc
 from antiphon.vocoder.v1 import recognition_service_pb2 as pb
 from antiphon.vocoder.v1 import recognition_service_pb2_grpc as pb_grpc
-from antiphon_core import metrics
 from antiphon_core.errors import AntiphonError, DeadlineExceeded, Internal, InvalidArgument
 
 from antiphon_vocoder.recognition import convert
 from antiphon_vocoder.recognition import messages as wire
+from antiphon_vocoder.recognition.multiplex import RecognitionMultiplexer
 from antiphon_vocoder.recognition.session import Session
 
 if TYPE_CHECKING:
     from antiphon_vocoder.recognition.service import RecognitionRuntime
 
-MAX_MESSAGE_BYTES = 1 << 20
 _MIB = 1 << 20
 
 
@@ -40,23 +39,13 @@ class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
         runtime = self._runtime
         first = await self._next_request(request_iterator)
         if first is None or first.WhichOneof("message") != "config":
-            raise _protocol("the first message must be config", "config")
+            raise convert.protocol_error("the first message must be config", "config")
         options = convert.stream_options(first.config, runtime.settings, runtime.recognizer)
-        with runtime.stream_session() as session:
-            session.send(wire.OpenStream(session.number, options))
+        with runtime.stream_session(options) as session:
             ready = await session.next()
             if not isinstance(ready, wire.StreamReady):
                 raise Internal(f"the worker answered {type(ready).__name__} to a new stream")
-            if ready.detector_fallback:
-                metrics.fallback("voice_activity_detector", "silero_unavailable")
-            yield pb.StreamingRecognizeResponse(
-                ready=pb.RecognitionReady(
-                    model=runtime.settings.model_name,
-                    detector=ready.detector,
-                    detector_fallback=ready.detector_fallback,
-                    turn_judge=ready.turn_judge,
-                )
-            )
+            yield convert.ready_response(ready, runtime.settings.model_name)
             reader = asyncio.create_task(self._forward(request_iterator, session))
             try:
                 while True:
@@ -71,6 +60,17 @@ class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
                 with suppress(asyncio.CancelledError):
                     await reader
 
+    async def StreamingRecognizeMany(
+        self,
+        request_iterator: AsyncIterator[pb.StreamingRecognizeManyRequest],
+        context: grpc.aio.ServicerContext,
+    ) -> AsyncIterator[pb.StreamingRecognizeManyResponse]:
+        """See the proto."""
+        many = RecognitionMultiplexer(self._runtime)
+        async with aclosing(many.run(request_iterator)) as responses:
+            async for response in responses:
+                yield response
+
     async def Recognize(
         self,
         request_iterator: AsyncIterator[pb.RecognizeRequest],
@@ -80,7 +80,7 @@ class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
         runtime = self._runtime
         first = await anext(request_iterator, None)
         if first is None or first.WhichOneof("message") != "config":
-            raise _protocol("the first message must be config", "config")
+            raise convert.protocol_error("the first message must be config", "config")
         with (
             runtime.file_session() as session,
             tempfile.NamedTemporaryFile(prefix="antiphon-recognize-") as spool,
@@ -156,8 +156,8 @@ class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
         total = 0
         async for request in requests:
             if request.WhichOneof("message") != "audio":
-                raise _protocol("only audio may follow config", "audio")
-            _check_size(request.audio)
+                raise convert.protocol_error("only audio may follow config", "audio")
+            convert.check_size(request.audio)
             total += len(request.audio)
             if total > limit:
                 raise InvalidArgument(
@@ -173,33 +173,8 @@ class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
 
 
 async def _forward_one(request: pb.StreamingRecognizeRequest, session: Session) -> None:
-    number = session.number
-    match request.WhichOneof("message"):
-        case "audio":
-            _check_size(request.audio)
-            await session.send_audio(request.audio)
-        case "flush":
-            session.send(wire.Flush(number, request.flush.tag))
-        case "reset":
-            session.send(wire.Reset(number))
-        case "turn_detection":
-            turns = convert.turn_options(request.turn_detection, "turn_detection")
-            session.send(wire.SetTurns(number, turns))
-        case "config":
-            raise _protocol("config is sent once, as the first message", "config")
-        case _:
-            raise _protocol("a message without content", "message")
-
-
-def _check_size(data: bytes) -> None:
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise InvalidArgument(
-            f"a message of audio has at most {MAX_MESSAGE_BYTES} bytes, got {len(data)}",
-            reason="TOO_LARGE",
-            field="audio",
-            metadata={"limit": str(MAX_MESSAGE_BYTES), "observed": str(len(data))},
-        )
-
-
-def _protocol(problem: str, field: str) -> InvalidArgument:
-    return InvalidArgument(problem, reason="STREAM_PROTOCOL", field=field)
+    command = convert.stream_command(request, session.number)
+    if isinstance(command, wire.Audio):
+        await session.send_audio(command.data)
+    else:
+        session.send(command)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from antiphon_core.errors import AntiphonError, Unavailable
+from antiphon_core.errors import AntiphonError, InvalidArgument, Unavailable
 
 from antiphon_vocoder.recognition.messages import Audio, Consumed
 
-_CREDIT_BYTES = 1 << 20
-"""Audio on its way to the worker, beyond which the caller's messages are left unread."""
+CREDIT_BYTES = 1 << 20
+"""Audio on its way to the worker, beyond which the caller has to wait."""
 
 
 class Session:
@@ -19,11 +19,18 @@ class Session:
     Args:
         number: its number in messages.
         send: sends a message to the worker that the session belongs to.
+        on_consumed: told how many bytes of audio the worker has taken; None for nobody.
     """
 
-    def __init__(self, number: int, send: Callable[[object], None]) -> None:
+    def __init__(
+        self,
+        number: int,
+        send: Callable[[object], None],
+        on_consumed: Callable[[int], None] | None = None,
+    ) -> None:
         self.number = number
         self._send = send
+        self._on_consumed = on_consumed
         self._messages: asyncio.Queue[object] = asyncio.Queue()
         self._room = asyncio.Event()
         self._room.set()
@@ -47,10 +54,23 @@ class Session:
             AntiphonError: what ended the session.
         """
         await self._room.wait()
-        self.send(Audio(self.number, data))
-        self._underway += len(data)
-        if self._underway >= _CREDIT_BYTES:
-            self._room.clear()
+        self._push(data)
+
+    def push_audio(self, data: bytes) -> None:
+        """Sends audio of a caller that counts its credit.
+
+        Raises:
+            AntiphonError: what ended the session.
+            InvalidArgument: the caller has no credit for so much.
+        """
+        if self._underway + len(data) > CREDIT_BYTES:
+            raise InvalidArgument(
+                f"the stream has more than {CREDIT_BYTES} bytes of audio without credit",
+                reason="STREAM_PROTOCOL",
+                field="audio",
+                metadata={"limit": str(CREDIT_BYTES)},
+            )
+        self._push(data)
 
     async def next(self) -> object:
         """The worker's next message about this session.
@@ -67,8 +87,10 @@ class Session:
         """Takes a message of the worker."""
         if isinstance(message, Consumed):
             self._underway -= message.byte_count
-            if self._underway < _CREDIT_BYTES:
+            if self._underway < CREDIT_BYTES:
                 self._room.set()
+            if self._on_consumed is not None:
+                self._on_consumed(message.byte_count)
         else:
             self._messages.put_nowait(message)
 
@@ -78,6 +100,12 @@ class Session:
             self._loss = error
             self._messages.put_nowait(error)
             self._room.set()
+
+    def _push(self, data: bytes) -> None:
+        self.send(Audio(self.number, data))
+        self._underway += len(data)
+        if self._underway >= CREDIT_BYTES:
+            self._room.clear()
 
 
 def worker_died(how: str, *, will_restart: bool = True) -> Unavailable:

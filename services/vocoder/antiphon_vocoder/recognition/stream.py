@@ -19,6 +19,7 @@ from antiphon_vocoder.recognition.messages import (
     SetTurns,
     Started,
     Stopped,
+    StreamCommand,
     StreamFinished,
     StreamOptions,
 )
@@ -42,8 +43,6 @@ _REPORT_BYTES = 65_536
 _MAX_BACKLOG = 8
 """Unanswered finals from which a stream's audio waits. Live speech never has so many unless the
 recogniser is overloaded; audio that is sent faster than real time would fill the memory."""
-
-StreamCommand = Audio | Flush | Reset | SetTurns | EndInput
 
 
 class LiveStream:

@@ -35,6 +35,46 @@ class StreamingRecognizeRequest(_message.Message):
     turn_detection: TurnDetection
     def __init__(self, config: _Optional[_Union[RecognitionConfig, _Mapping]] = ..., audio: _Optional[bytes] = ..., flush: _Optional[_Union[RecognitionFlush, _Mapping]] = ..., reset: _Optional[_Union[RecognitionReset, _Mapping]] = ..., turn_detection: _Optional[_Union[TurnDetection, _Mapping]] = ...) -> None: ...
 
+class StreamingRecognizeManyRequest(_message.Message):
+    __slots__ = ("stream_ids", "audio", "actions")
+    STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
+    AUDIO_FIELD_NUMBER: _ClassVar[int]
+    ACTIONS_FIELD_NUMBER: _ClassVar[int]
+    stream_ids: _containers.RepeatedScalarFieldContainer[str]
+    audio: _containers.RepeatedScalarFieldContainer[bytes]
+    actions: _containers.RepeatedCompositeFieldContainer[StreamAction]
+    def __init__(self, stream_ids: _Optional[_Iterable[str]] = ..., audio: _Optional[_Iterable[bytes]] = ..., actions: _Optional[_Iterable[_Union[StreamAction, _Mapping]]] = ...) -> None: ...
+
+class StreamAction(_message.Message):
+    __slots__ = ("stream_id", "start", "message", "end_input", "cancel")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    END_INPUT_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    stream_id: str
+    start: StartRecognition
+    message: StreamingRecognizeRequest
+    end_input: EndRecognitionInput
+    cancel: CancelRecognition
+    def __init__(self, stream_id: _Optional[str] = ..., start: _Optional[_Union[StartRecognition, _Mapping]] = ..., message: _Optional[_Union[StreamingRecognizeRequest, _Mapping]] = ..., end_input: _Optional[_Union[EndRecognitionInput, _Mapping]] = ..., cancel: _Optional[_Union[CancelRecognition, _Mapping]] = ...) -> None: ...
+
+class StartRecognition(_message.Message):
+    __slots__ = ("config", "request_id")
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    config: RecognitionConfig
+    request_id: str
+    def __init__(self, config: _Optional[_Union[RecognitionConfig, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class EndRecognitionInput(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CancelRecognition(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class RecognitionConfig(_message.Message):
     __slots__ = ("model", "format", "language", "task", "turn_detection", "partials", "words", "skip_transcription", "prompt", "temperature")
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +164,26 @@ class StreamingRecognizeResponse(_message.Message):
     error: UtteranceError
     finished: RecognitionFinished
     def __init__(self, ready: _Optional[_Union[RecognitionReady, _Mapping]] = ..., speech_started: _Optional[_Union[SpeechStarted, _Mapping]] = ..., speech_stopped: _Optional[_Union[SpeechStopped, _Mapping]] = ..., partial: _Optional[_Union[PartialTranscript, _Mapping]] = ..., final: _Optional[_Union[FinalTranscript, _Mapping]] = ..., error: _Optional[_Union[UtteranceError, _Mapping]] = ..., finished: _Optional[_Union[RecognitionFinished, _Mapping]] = ...) -> None: ...
+
+class StreamingRecognizeManyResponse(_message.Message):
+    __slots__ = ("events", "credit_stream_ids", "credit_bytes")
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
+    CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    events: _containers.RepeatedCompositeFieldContainer[StreamEvent]
+    credit_stream_ids: _containers.RepeatedScalarFieldContainer[str]
+    credit_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, events: _Optional[_Iterable[_Union[StreamEvent, _Mapping]]] = ..., credit_stream_ids: _Optional[_Iterable[str]] = ..., credit_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StreamEvent(_message.Message):
+    __slots__ = ("stream_id", "message", "error")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    stream_id: str
+    message: StreamingRecognizeResponse
+    error: _status_pb2.Status
+    def __init__(self, stream_id: _Optional[str] = ..., message: _Optional[_Union[StreamingRecognizeResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class RecognitionReady(_message.Message):
     __slots__ = ("model", "detector", "detector_fallback", "turn_judge")

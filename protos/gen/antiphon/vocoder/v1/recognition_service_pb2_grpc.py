@@ -40,6 +40,11 @@ class RecognitionServiceStub:
                 request_serializer=antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeRequest.SerializeToString,
                 response_deserializer=antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeResponse.FromString,
                 _registered_method=True)
+        self.StreamingRecognizeMany = channel.stream_stream(
+                '/antiphon.vocoder.v1.RecognitionService/StreamingRecognizeMany',
+                request_serializer=antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeManyRequest.SerializeToString,
+                response_deserializer=antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeManyResponse.FromString,
+                _registered_method=True)
         self.Recognize = channel.stream_stream(
                 '/antiphon.vocoder.v1.RecognitionService/Recognize',
                 request_serializer=antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.RecognizeRequest.SerializeToString,
@@ -59,6 +64,14 @@ class RecognitionServiceServicer:
     def StreamingRecognize(self, request_iterator, context):
         """Recognises live audio: turn events as they happen, partial and final text per utterance.
         First message config; half-close ends input; the last response is finished.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamingRecognizeMany(self, request_iterator, context):
+        """Recognises many live streams on one call: the cheap form, one message for all that gathered.
+        Half-close ends the input of every stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -85,6 +98,11 @@ def add_RecognitionServiceServicer_to_server(servicer, server):
                     servicer.StreamingRecognize,
                     request_deserializer=antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeRequest.FromString,
                     response_serializer=antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeResponse.SerializeToString,
+            ),
+            'StreamingRecognizeMany': grpc.stream_stream_rpc_method_handler(
+                    servicer.StreamingRecognizeMany,
+                    request_deserializer=antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeManyRequest.FromString,
+                    response_serializer=antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeManyResponse.SerializeToString,
             ),
             'Recognize': grpc.stream_stream_rpc_method_handler(
                     servicer.Recognize,
@@ -125,6 +143,33 @@ class RecognitionService:
             '/antiphon.vocoder.v1.RecognitionService/StreamingRecognize',
             antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeRequest.SerializeToString,
             antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamingRecognizeMany(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/antiphon.vocoder.v1.RecognitionService/StreamingRecognizeMany',
+            antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeManyRequest.SerializeToString,
+            antiphon_dot_vocoder_dot_v1_dot_recognition__service__pb2.StreamingRecognizeManyResponse.FromString,
             options,
             channel_credentials,
             insecure,
