@@ -69,6 +69,9 @@ def check_lines(tap: Tap, connections: int) -> None:
         line.check()
         codes = {event["error"]["code"] for event in line.of("error")}
         assert codes <= HARMLESS, codes
+    for event in tap.of("response.done"):
+        made = {item["type"] for item in event["response"]["output"]}
+        assert len(made) < 2, "nothing of a call is spoken, even where it is cut"
 
 
 def check_interruption(tap: Tap) -> None:
@@ -101,7 +104,6 @@ async def test_openai_for_node(suite: RunningSuite, question: Path) -> None:
     check_interruption(tap)
 
 
-@pytest.mark.slow  # Does not pass reliably yet
 async def test_openai_agents(suite: RunningSuite, packages: Path, question: Path) -> None:
     async with tapped(suite.url) as tap:
         seen = await drive(tap, packages, "agents_driver.py", question)
@@ -117,9 +119,8 @@ async def test_openai_agents(suite: RunningSuite, packages: Path, question: Path
     assert tap.of("conversation.item.retrieved"), "it looks up what it was told"
 
 
-@pytest.mark.slow  # Does not pass reliably yet
 async def test_livekit(suite: RunningSuite, packages: Path, question: Path) -> None:
-    async with tapped(suite.url, cut_after="conversation.item.truncate") as tap:
+    async with tapped(suite.url, cut_after="input_audio_buffer.clear") as tap:
         seen = await drive(tap, packages, "livekit_driver.py", question)
     assert seen["spoken"]["samples"] > REALTIME_RATE // 4 and seen["spoken"]["text"]
     assert word_error_rate(QUESTION, seen["transcripts"][0]) <= 0.35
@@ -127,7 +128,7 @@ async def test_livekit(suite: RunningSuite, packages: Path, question: Path) -> N
     assert call["name"] == "weather" and json.loads(call["args"])["city"] in ("Paris", "Rome")
     assert seen["tool"]["answered"]["text"]
     assert seen["barge_in"]["answered"]["samples"] > 0
-    assert seen["events"]["session_reconnected"] == 1 and seen["after"]["samples"] > 0
+    assert seen["events"]["session_reconnected"] == 1 and seen["after"]["text"]
     assert len(seen["errors"]) == 1 and "closed unexpectedly" in seen["errors"][0]
     check_lines(tap, connections=2)
     check_interruption(tap)
@@ -136,7 +137,6 @@ async def test_livekit(suite: RunningSuite, packages: Path, question: Path) -> N
     assert len(tap.lines[1].of("conversation.item.added")) >= len(replayed)
 
 
-@pytest.mark.slow  # Does not pass reliably yet
 async def test_pipecat(suite: RunningSuite, packages: Path, question: Path) -> None:
     async with tapped(suite.url) as tap:
         seen = await drive(tap, packages, "pipecat_driver.py", question)

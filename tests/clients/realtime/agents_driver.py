@@ -51,7 +51,10 @@ class Watched:
 
 
 async def conversation(url: str, model: str, pcm: bytes) -> dict[str, Any]:
-    """A spoken turn, a tool call, an interrupted story."""
+    """A spoken turn, an interrupted story, a tool call.
+
+    The call comes last: a small model goes on to answer everything in the words of a tool's output.
+    """
     asked: list[str] = []
 
     @function_tool
@@ -71,42 +74,53 @@ async def conversation(url: str, model: str, pcm: bytes) -> dict[str, Any]:
     }
     config = {"url": url, "api_key": "unused", "initial_model_settings": settings}
     runner = RealtimeRunner(agent, config={"model_settings": settings, "async_tool_calls": True})
-    result: dict[str, Any] = {}
     async with await runner.run(model_config=config) as session:
         watched = Watched(session)
         reading = asyncio.create_task(watched.read())
         async with Microphone(session.send_audio) as microphone:
-            microphone.say(pcm)
-            await watched.until(lambda: watched.raw("turn_ended") >= 1 and watched.count("audio"))
-            result["audio_bytes"] = sum(
-                len(event.audio.data) for event in watched.seen if event.type == "audio"
-            )
-            await watched.until(lambda: transcript_of(watched.seen))
-            result["transcript"] = transcript_of(watched.seen)
-            ended = watched.raw("turn_ended")
-            await say(session, "How is the weather in Paris?")
-            await create(session, **FORCED)
-            await watched.until(lambda: watched.count("tool_end"))
-            await watched.until(lambda: watched.raw("turn_ended") >= ended + 2)
-            heard = watched.count("audio")
-            await say(session, STORY)
-            await create(session, max_output_tokens=400)
-            await watched.until(lambda: watched.count("audio") > heard + 1)
-            microphone.say(pcm)
-            await watched.until(lambda: watched.count("audio_interrupted"))
-            ended = watched.raw("turn_ended")
-            heard = watched.count("audio")
-            await watched.until(lambda: watched.count("audio") > heard)
-        result["events"] = Counter(event.type for event in watched.seen)
-        result["asked"] = asked
-        result["errors"] = [repr(e.error) for e in watched.seen if e.type == "error"]
-        result["exceptions"] = [
+            result = await spoken(watched, microphone, pcm)
+            await interrupted(watched, microphone, pcm)
+        ended = watched.raw("turn_ended")
+        await say(session, "How is the weather in Paris?")
+        await create(session, **FORCED)
+        await watched.until(lambda: watched.count("tool_end"))
+        await watched.until(lambda: watched.raw("turn_ended") >= ended + 2)
+    reading.cancel()
+    return {
+        **result,
+        "events": Counter(event.type for event in watched.seen),
+        "asked": asked,
+        "errors": [repr(e.error) for e in watched.seen if e.type == "error"],
+        "exceptions": [
             repr(e.data)
             for e in watched.seen
             if e.type == "raw_model_event" and e.data.type in ("exception", "error")
-        ]
-    reading.cancel()
-    return result
+        ],
+    }
+
+
+async def spoken(watched: Watched, microphone: Microphone, pcm: bytes) -> dict[str, Any]:
+    """A question that is answered to its end."""
+    microphone.say(pcm)
+    await watched.until(lambda: watched.raw("turn_ended") and watched.count("audio"))
+    await watched.until(lambda: transcript_of(watched.seen))
+    audio = sum(len(event.audio.data) for event in watched.seen if event.type == "audio")
+    return {"audio_bytes": audio, "transcript": transcript_of(watched.seen)}
+
+
+async def interrupted(watched: Watched, microphone: Microphone, pcm: bytes) -> None:
+    """A story that a question breaks off, and the answer to that."""
+    heard, cuts = watched.count("audio"), watched.count("audio_interrupted")
+    ended = watched.raw("turn_ended")
+    await say(watched.session, STORY)
+    await create(watched.session, max_output_tokens=400)
+    await watched.until(lambda: watched.count("audio") > heard)
+    microphone.say(pcm)
+    await watched.until(lambda: watched.count("audio_interrupted") > cuts)
+    await watched.until(lambda: watched.raw("turn_ended") >= ended + 1)
+    heard = watched.count("audio")
+    await watched.until(lambda: watched.raw("turn_ended") >= ended + 2)
+    await watched.until(lambda: watched.count("audio") > heard)
 
 
 async def send(session: Any, kind: str, **fields: Any) -> None:

@@ -2,8 +2,8 @@
 
 python livekit_driver.py <http address> <model> <question.wav>
 
-The address is a relay that cuts the line behind the first truncation: the plugin connects again by
-itself and replays its history.
+The address is a relay that cuts the line once the input buffer is cleared: the plugin connects
+again by itself and replays its history.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ async def barge_in(session: Any, ear: Ear, microphone: Microphone, pcm: bytes) -
     await ear.until("input_speech_started", started + 1)
     session.interrupt()
     cut = await reading
+    session.truncate(message_id=cut["ids"][-1], modalities=["audio"], audio_end_ms=200)
     answer = await asyncio.wait_for(ear.generations.get(), LIMIT_S)
     answered = await ear.reply(answer)
     return {"cut": cut, "answered": answered}
@@ -158,13 +159,13 @@ async def main(address: str, model: str, file: str) -> dict[str, Any]:
             microphone.say(pcm)
             spoken = await asyncio.wait_for(ear.generations.get(), LIMIT_S)
             result["spoken"] = await ear.reply(spoken)
-            result["tool"] = await tool_call(session, ear)
             result["barge_in"] = await barge_in(session, ear, microphone, pcm)
-            last = result["barge_in"]["answered"]["ids"][-1]
-            session.truncate(message_id=last, modalities=["audio"], audio_end_ms=200)
-            await ear.until("session_reconnected")
-            await asyncio.sleep(0.5)
-            result["after"] = await ear.reply(await session.generate_reply(tool_choice="none"))
+        # Last: a small model goes on to answer everything in the words of a tool's output.
+        result["tool"] = await tool_call(session, ear)
+        session.clear_audio()
+        await ear.until("session_reconnected")
+        await add(session, user("Say hello."))
+        result["after"] = await ear.reply(await session.generate_reply(tool_choice="none"))
         result["history"] = [{"id": item.id, "type": item.type} for item in session.chat_ctx.items]
         result["events"] = ear.events
         result["errors"] = ear.errors
