@@ -11,36 +11,35 @@ from pathlib import Path
 import pytest
 
 BUDGETS = {
-    "antiphon_gateway.__main__": 1.1,
-    "antiphon_llm.__main__": 1.5,
+    "from antiphon_gateway.__main__ import load; load()": 1.0,
+    "import antiphon_llm.__main__": 1.5,
 }
 """CPU seconds, user and system, from the interpreter's start to the end of the import.
 
-The gateway's aim is 0.7 (ARCHITECTURE section 9) and is not reached: 0.88 on a 2.4 GHz Zen 3,
-of which grpc, pydantic, uvicorn, starlette, structlog and prometheus-client take 0.53. The limit
-holds what is reached, with room for a noisy host.
+The gateway's aim is 0.7 (ARCHITECTURE section 9); ``make bars-rest`` measures it on a machine that
+is quiet. The limit here has room for a noisy host.
 """
 
 _ATTEMPTS = 3
 
 
-def import_seconds(module: str, bytecode: Path) -> float:
-    """CPU seconds of a fresh interpreter that imports the module."""
+def import_seconds(program: str, bytecode: Path) -> float:
+    """CPU seconds of a fresh interpreter that runs the program, which only imports."""
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(bytecode)}
     # Where it is set, every import compiles its source again, which no installation does.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", f"import {module}"], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-@pytest.mark.parametrize(("module", "budget"), BUDGETS.items())
+@pytest.mark.parametrize(("program", "budget"), BUDGETS.items(), ids=["gateway", "llm"])
 def test_a_service_process_imports_within_its_budget(
-    module: str, budget: float, tmp_path: Path
+    program: str, budget: float, tmp_path: Path
 ) -> None:
     if os.getloadavg()[0] > (os.cpu_count() or 1):
         pytest.skip("the machine is busy: shared caches and cores make CPU time mean nothing")
-    import_seconds(module, tmp_path)  # writes the bytecode
-    best = min(import_seconds(module, tmp_path) for _ in range(_ATTEMPTS))
-    assert best <= budget, f"importing {module} took {best:.2f} s of CPU, allowed {budget} s"
+    import_seconds(program, tmp_path)  # writes the bytecode
+    best = min(import_seconds(program, tmp_path) for _ in range(_ATTEMPTS))
+    assert best <= budget, f"{program!r} took {best:.2f} s of CPU, allowed {budget} s"

@@ -42,7 +42,7 @@ def test_targets_must_not_be_empty() -> None:
 
 def test_the_process_never_loads_numbers_libraries() -> None:
     code = (
-        "import sys, antiphon_gateway.__main__; "
+        "import sys, antiphon_gateway.process; "
         "print([m for m in ('torch', 'numpy', 'onnxruntime', 'openai') if m in sys.modules])"
     )
     output = subprocess.run(
