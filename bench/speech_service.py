@@ -95,6 +95,8 @@ class Spoken:
     """Clock at the first audio; 0 without any."""
     last: float = 0.0
     seconds: float = 0.0
+    spoken_through: int = 0
+    """Input offset of the last mark."""
     finished: int = 0
     error: str = ""
     """ErrorReason of a stream that failed."""
@@ -109,15 +111,21 @@ class Spoken:
 
 
 async def speak(
-    service: SpeechService, pieces: Iterable[str], *, key: int | None = 1, keep: bool = True
+    service: SpeechService, pieces: Iterable[str | None], *, key: int | None = 1, keep: bool = True
 ) -> Spoken:
-    """Speaks the joined pieces and replays the arrivals through a player; errors are kept."""
+    """Speaks the joined pieces and replays the arrivals through a player; errors are kept.
+
+    A piece that is None flushes.
+    """
     config = pb.SpeechConfig(noise_key=key)
 
     async def requests() -> AsyncIterator[pb.StreamSpeechRequest]:
         yield pb.StreamSpeechRequest(config=config)
         for piece in pieces:
-            yield pb.StreamSpeechRequest(text=piece)
+            if piece is None:
+                yield pb.StreamSpeechRequest(flush=pb.SpeechFlush())
+            else:
+                yield pb.StreamSpeechRequest(text=piece)
 
     spoken = Spoken(time.monotonic())
     call = service.speech.StreamSpeech(requests())
@@ -132,6 +140,8 @@ async def speak(
                 spoken.player.arrive(now, seconds)
                 if keep:
                     spoken.audio.append(response.audio.data)
+            elif response.HasField("mark"):
+                spoken.spoken_through = response.mark.input_offset
             spoken.finished += response.HasField("finished")
     except grpc.aio.AioRpcError as error:
         typed = from_rpc_error(error)

@@ -87,17 +87,9 @@ class FakeCodec:
         if self.spec.first_hop_frames > 1:
             starting = exec_mask & (count == 0)
             assert not starting.any() or frames >= self.spec.first_hop_frames or frames < 4
-        parts = []
-        for frame in range(frames):
-            pitch = (100.0 + 4.0 * codes[:, 0, frame].double()) / RATE
-            loud = 0.05 + 0.01 * codes[:, 1:, frame].clamp(-1, 9).add(1).sum(1).float()
-            steps = torch.arange(FRAME, dtype=torch.float64)
-            angle = 2 * math.pi * (phase[:, None] + pitch[:, None] * steps)
-            wave = torch.sin(angle).float() * loud[:, None]
-            wave = torch.where((codes[:, 0, frame] == NAN_CODE)[:, None], torch.nan, wave)
-            parts.append(wave)
-            phase = (phase + pitch * FRAME) % 1.0
-        pcm = torch.cat(parts, 1)
+        live = exec_mask.nonzero()[:, 0]
+        pcm = torch.zeros(batch, frames * FRAME)
+        pcm[live], phase[live] = _tones(codes[live], phase[live])
         targets = state.targets(rows, exec_mask)
         state.write("phase", targets, phase)
         state.write("frames", targets, count + frames)
@@ -170,3 +162,17 @@ def whole(codec: FakeCodec, codes: np.ndarray) -> np.ndarray:
     padded = np.full((CODEBOOKS, len(codes)), -1, np.int64)
     padded[: codes.shape[1]] = codes.T
     return fresh.decode(torch.from_numpy(padded)[None])[0].numpy()
+
+
+def _tones(codes: torch.Tensor, phase: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Samples of codes (B, k, T) from these phases on, and the phases behind them."""
+    steps = torch.arange(FRAME, dtype=torch.float64)
+    parts = []
+    for frame in range(codes.shape[2]):
+        pitch = (100.0 + 4.0 * codes[:, 0, frame].double()) / RATE
+        loud = 0.05 + 0.01 * codes[:, 1:, frame].clamp(-1, 9).add(1).sum(1).float()
+        angle = 2 * math.pi * (phase[:, None] + pitch[:, None] * steps)
+        wave = torch.sin(angle).float() * loud[:, None]
+        parts.append(torch.where((codes[:, 0, frame] == NAN_CODE)[:, None], torch.nan, wave))
+        phase = (phase + pitch * FRAME) % 1.0
+    return torch.cat(parts, 1), phase
