@@ -98,6 +98,5 @@ def import_cpu() -> float:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    return min(cpu("from antiphon_gateway.__main__ import load; load()") for _ in range(3)) - cpu(
-        "pass"
-    )
+    load = "from antiphon_gateway.__main__ import load; load()"
+    return min(cpu(load) for _ in range(3)) - cpu("pass")
