@@ -162,7 +162,7 @@ class Bench:
         self.messages: list[object] = []
         self.passes = PassQueue(SpanRecognizer(), self.sent.put)
         self.court = Court(judge, self.passes)
-        start = Start("", "int8", 1, 1, speculative_ms, 500, 30.0, 60.0, "")
+        start = Start("", "int8", "cpu", "auto", 1, 1, 1, speculative_ms, 500, 30.0, 60.0, "")
         self.detection = Detection(start, DetectorSet(), self.court, self.sent.put)
         self.passes.start()
 

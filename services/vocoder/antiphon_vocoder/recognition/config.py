@@ -22,7 +22,8 @@ class RecognitionSettings(Settings):
 
     model_dir: Path | None = setting(
         None,
-        doc="CTranslate2 whisper directory; unset takes the packaged model",
+        doc="whisper directory, as CTranslate2 (model.bin) or transformers (safetensors) writes "
+        "it; unset takes the packaged CTranslate2 model",
     )
     model_name: str = setting(
         "whisper-tiny.en", doc="public id of the recogniser", min_length=1, max_length=128
@@ -31,7 +32,23 @@ class RecognitionSettings(Settings):
         DEFAULT_ALIASES, doc="further names that resolve to the recogniser"
     )
     compute_type: Literal["int8", "int8_float32", "float32"] = setting(
-        "int8", doc="arithmetic of the recogniser's matrix products"
+        "int8", doc="arithmetic of a CTranslate2 model's matrix products"
+    )
+    device: str = setting(
+        "cpu",
+        doc="where a model in the transformers layout runs: cpu, cuda or cuda:N",
+        pattern=r"^(cpu|cuda(:\d+)?)$",
+    )
+    dtype: Literal["auto", "fp32", "fp16", "bf16"] = setting(
+        "auto",
+        doc="weights of a model in the transformers layout; auto keeps the file's on cpu and "
+        "takes fp16 on cuda",
+    )
+    lanes: int = setting(
+        8,
+        doc="passes of a model in the transformers layout that share a batch; CTranslate2 runs one",
+        ge=1,
+        le=256,
     )
     turn_model: Path | None = setting(
         None,
@@ -39,7 +56,7 @@ class RecognitionSettings(Settings):
         "unset judges by wording and voice",
     )
     threads: int = setting(
-        2, doc="CPU threads of one recogniser pass; 0 lets CTranslate2 choose", ge=0, le=64
+        2, doc="CPU threads of the recogniser; 0 lets its engine choose", ge=0, le=64
     )
     beam_size: int = setting(
         2, doc="beams of the passes that become finals; drafts have one", ge=1, le=10

@@ -6,6 +6,8 @@ stream. ``stream`` and ``job`` are numbers that the front never reuses.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 SHORTEST_PAUSE_MS = 160
@@ -64,6 +66,9 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     model_dir: str
     """Empty: the packaged model."""
     compute_type: str
+    device: str
+    dtype: Literal["auto", "fp32", "fp16", "bf16"]
+    lanes: int
     threads: int
     beam_size: int
     speculative_ms: int

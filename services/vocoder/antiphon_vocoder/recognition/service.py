@@ -289,6 +289,9 @@ def _start_message(settings: RecognitionSettings) -> wire.Start:
     return wire.Start(
         model_dir=str(settings.model_dir) if settings.model_dir is not None else "",
         compute_type=settings.compute_type,
+        device=settings.device,
+        dtype=settings.dtype,
+        lanes=settings.lanes,
         threads=settings.threads,
         beam_size=settings.beam_size,
         speculative_ms=settings.speculative_ms,

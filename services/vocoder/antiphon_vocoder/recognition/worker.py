@@ -37,7 +37,11 @@ from antiphon_vocoder.recognition.passes import PassQueue
 from antiphon_vocoder.recognition.turns import load_judge
 from antiphon_vocoder.recognition.turns.trial import Court
 from antiphon_vocoder.recognition.vad import RATE, WINDOW, DetectorSet
-from antiphon_vocoder.recognition.whisper.opening import open_recognizer, packaged_model
+from antiphon_vocoder.recognition.whisper.opening import (
+    EngineOptions,
+    open_recognizer,
+    packaged_model,
+)
 
 _GAUGE_SECONDS = 1.0
 _RETRY_SECONDS = 0.02
@@ -62,12 +66,7 @@ class Worker:
         self._start = start
         self._endpoint = endpoint
         directory = Path(start.model_dir) if start.model_dir else packaged_model()
-        recognizer = open_recognizer(
-            directory,
-            compute_type=start.compute_type,
-            threads=start.threads,
-            beam_size=start.beam_size,
-        )
+        self._recognizer = recognizer = open_recognizer(directory, _engine_options(start))
         judge = load_judge(Path(start.turn_model) if start.turn_model else None)
         self._detectors = DetectorSet()
         detector, fallback = self._detectors.resolve("auto")
@@ -76,7 +75,7 @@ class Worker:
         # First calls allocate; the first speaker must not wait for it.
         recognizer.transcribe(np.zeros(RATE, np.float32), DecodeOptions())
         detector.score(np.zeros((1, WINDOW), np.float32), [detector.new_state()])
-        self._passes = PassQueue(recognizer, endpoint.send)
+        self._passes = PassQueue(recognizer, endpoint.send, lanes=recognizer.lanes)
         self._court = Court(judge, self._passes)
         self._detection = Detection(start, self._detectors, self._court, endpoint.send)
         self._files: dict[int, FileJob] = {}
@@ -101,6 +100,7 @@ class Worker:
             job.cancel()
         self._court.stop()
         self._passes.stop()
+        self._recognizer.close()
 
     def _dispatch(self, message: object) -> None:
         match message:
@@ -160,6 +160,17 @@ class Worker:
                 resident_bytes=_resident_bytes(),
             )
         )
+
+
+def _engine_options(start: Start) -> EngineOptions:
+    return EngineOptions(
+        threads=start.threads,
+        beam_size=start.beam_size,
+        compute_type=start.compute_type,
+        device=start.device,
+        dtype=start.dtype,
+        lanes=start.lanes,
+    )
 
 
 def run_worker(endpoint: Endpoint) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import ctranslate2
 import numpy as np
-from antiphon_core.errors import FailedPrecondition
 from numpy.typing import NDArray
 
 from antiphon_vocoder.recognition.whisper.backend import (
@@ -36,25 +35,19 @@ class CTranslateBackend:
         threads: of one pass; 0 lets CTranslate2 choose.
 
     Raises:
-        FailedPrecondition: what is there does not load.
+        RuntimeError, ValueError: what is there does not load.
     """
 
     lanes = 1
 
     def __init__(self, directory: Path, *, compute_type: str, threads: int) -> None:
-        try:
-            self._model = ctranslate2.models.Whisper(
-                str(directory),
-                device="cpu",
-                compute_type=compute_type,
-                intra_threads=threads,
-                inter_threads=1,
-            )
-        except (RuntimeError, ValueError) as error:
-            raise FailedPrecondition(
-                f"{directory} does not load as a whisper model: {error}",
-                field="recognition.model_dir",
-            ) from error
+        self._model = ctranslate2.models.Whisper(
+            str(directory),
+            device="cpu",
+            compute_type=compute_type,
+            intra_threads=threads,
+            inter_threads=1,
+        )
         ctranslate2.set_random_seed(_SEED)
         self.is_multilingual = self._model.is_multilingual
         self._encoder = Encoder(self._model, Window())

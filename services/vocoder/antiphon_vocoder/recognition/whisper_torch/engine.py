@@ -122,6 +122,7 @@ class Engine:
 
     @torch.inference_mode()
     def _loop(self) -> None:
+        self._model.bind_thread()
         while self._wait():
             # One at a time, so that an encoding holds up the texts of the batch for one step.
             if self._tasks:

@@ -29,6 +29,7 @@ class WhisperModel:
     Raises:
         CheckpointError: a tensor is missing, has another shape, or has no place in the model.
         UnsupportedConfig: a value of config.json that is not served.
+        ValueError: there is no such device.
     """
 
     def __init__(
@@ -42,6 +43,9 @@ class WhisperModel:
         places: int,
     ) -> None:
         self.device = where = torch.device(device)
+        if where.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device {device!r} was asked for and torch finds no CUDA device here")
+        self.bind_thread()
         weights = WhisperWeights(directory, where, storage)
         self.shape = read_shape(weights)
         self.memory = Memory(
@@ -50,3 +54,8 @@ class WhisperModel:
         self.encoder = Encoder(weights, self.shape, threads)
         self.decoder = Decoder(weights, self.shape, self.memory)
         weights.finish(ignored=[_TIED_HEAD])
+
+    def bind_thread(self) -> None:
+        """Kernels are launched on the current device, which every thread sets for itself."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
