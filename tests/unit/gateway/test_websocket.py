@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from antiphon_gateway.listener import HttpListener
+from antiphon_gateway.websocket import TAP
 
 TEXT, BINARY, CONT, CLOSE, PING, PONG = 1, 2, 0, 8, 9, 10
 BIG = "x" * 70_000
@@ -26,6 +27,28 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         text = message.get("text")
         data = text if text is not None else f"binary {message['bytes']!r}"
         await send({"type": "websocket.send", "text": data})
+
+
+async def tapped_echo(scope: Any, receive: Any, send: Any) -> None:
+    """As ``echo``, of what the tap leaves; what it takes is sent back with the next of these."""
+    taken: list[bytes] = []
+
+    def tap(payload: bytes) -> bool:
+        if not payload.startswith(b"take"):
+            return False
+        taken.append(payload)
+        return True
+
+    assert (await receive())["type"] == "websocket.connect"
+    await send({"type": "websocket.accept"})
+    scope["extensions"][TAP](tap)
+    while (message := await receive())["type"] == "websocket.receive":
+        for payload in taken:
+            await send({"type": "websocket.send", "text": payload.decode()})
+        taken.clear()
+        await send({"type": "websocket.send", "text": message["text"]})
+        if message["text"] == "no tap":
+            scope["extensions"][TAP](None)
 
 
 def frame(opcode: int, payload: bytes, *, final: bool = True, masked: bool = True) -> bytes:
@@ -56,8 +79,10 @@ async def answers(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, byte
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    listener = HttpListener(echo, "127.0.0.1", 0, setting="port", grace_seconds=1.0)
+async def connected(
+    app: Any = echo,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    listener = HttpListener(app, "127.0.0.1", 0, setting="port", grace_seconds=1.0)
     port = await listener.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -142,3 +167,20 @@ async def test_a_flood_that_nobody_reads_waits_in_the_socket() -> None:
                 break
             assert opcode == TEXT
     assert [data.decode() for data in got] == [str(number) * 200 for number in range(sent)]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 1000])
+async def test_a_tap_takes_what_it_wants_in_order(cut: int) -> None:
+    texts = ["take 1", "a", "take 2", "take 3", "b", "c", "no tap", "take 4", "last"]
+    stream = b"".join(frame(TEXT, text.encode()) for text in texts[:-1])
+    stream += frame(TEXT, b"la", final=False) + frame(CONT, b"st")
+    async with connected(tapped_echo) as (reader, writer):
+        for start in range(0, len(stream), cut):
+            writer.write(stream[start : start + cut])
+            await asyncio.sleep(0)
+        got = []
+        async for _, data in answers(reader):
+            got.append(data.decode())
+            if got[-1] == "last":
+                break
+    assert got == texts

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, get_args
 
 from antiphon_core import metrics
@@ -23,11 +25,16 @@ from antiphon_gateway.realtime.recognizer import RecognizerRunner
 from antiphon_gateway.realtime.response import run_response
 from antiphon_gateway.realtime.state import SessionState
 from antiphon_gateway.realtime.summary import summarize
+from antiphon_gateway.websocket import TAP
 
 TICK_SECONDS = 1.0
 CLOSE_GRACE_SECONDS = 5.0
 SLOW_READER_CODE = 1008
 DEFECT_CODE = 1011
+
+_APPEND = b'"input_audio_buffer.append"'
+_APPEND_WITHIN = 640
+"""Bytes of a frame in which an append says what it is, with the longest id before it."""
 
 log = get_logger(__name__)
 
@@ -93,7 +100,7 @@ class Connection:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 self.dispatch(inputs.Opened())
-                tasks.create_task(self._receive())
+                self._tap(tasks.create_task(self._receive()))
                 tasks.create_task(self._send())
                 tasks.create_task(self._tick())
         except* _Over:
@@ -256,6 +263,33 @@ class Connection:
             if not self._recognizer.has_room:
                 await self._recognizer.room()
 
+    def _tap(self, receiving: asyncio.Task[None]) -> None:
+        """Takes appends where the socket is read, as long as the task receives the rest."""
+        set_tap = self._socket.scope.get("extensions", {}).get(TAP)
+        if set_tap is not None:
+            # What an append starts belongs to this session, not to who reads the socket.
+            set_tap(partial(contextvars.copy_context().run, self._take_append))
+            receiving.add_done_callback(lambda _: set_tap(None))
+
+    def _take_append(self, payload: bytes) -> bool:
+        """Takes a good append where it is read; everything else, errors too, is ``_receive``'s."""
+        if _APPEND not in payload[:_APPEND_WITHIN] or not payload.isascii():
+            return False
+        if not self._recognizer.has_room:
+            return False
+        try:
+            event = codec.decode(payload)
+        except codec.InvalidEvent:
+            return False
+        if type(event) is not AppendAudio:
+            return False
+        self._append_count += 1
+        try:
+            self.dispatch(event)
+        except Exception as defect:
+            self._spawn(_fail(defect))
+        return True
+
     async def _send(self) -> None:
         await self._outbox.run()
         if self._close is not None:
@@ -286,6 +320,11 @@ class Connection:
                 await self._socket.close(close.code, close.reason)
         except (TimeoutError, RuntimeError, WebSocketDisconnect):
             log.info("realtime_close_unanswered", code=close.code)
+
+
+async def _fail(defect: Exception) -> None:
+    """Ends the task group with what broke outside of its tasks."""
+    raise defect
 
 
 def _count(command: commands.Command) -> None:
