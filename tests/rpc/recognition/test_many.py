@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import defaultdict
 from typing import Any
 
 import grpc
@@ -12,63 +11,16 @@ import numpy as np
 import pytest
 from antiphon.vocoder.v1 import recognition_service_pb2 as pb
 from antiphon_core.errors import InvalidArgument
-from antiphon_core.rpc.errors import from_status
 from antiphon_core.rpc.streams import messages, open_stream
 from antiphon_vocoder.recognition.session import CREDIT_BYTES
 from support.waiting import until
 
 from tests.rpc.recognition.conftest import RecognitionServer
 from tests.rpc.recognition.live import Request, audio_requests, flush, manual, recognise
+from tests.rpc.recognition.many import QUIET, Caller, Many, act, end
 from tests.unit.recognition.piper_speech import SENTENCES, pcm16, silence, speak
 
-Many = pb.StreamingRecognizeManyRequest
 TURNS = pb.RecognitionConfig(skip_transcription=True)
-QUIET = pb.StartRecognition(
-    config=pb.RecognitionConfig(turn_detection=manual(), skip_transcription=True)
-)
-ENDS = ("finished", "error")
-
-
-def act(name: str, **action: Any) -> Many:
-    return Many(actions=[pb.StreamAction(stream_id=name, **action)])
-
-
-def end(name: str) -> Many:
-    return act(name, end_input=pb.EndRecognitionInput())
-
-
-class Caller:
-    """One call: what was told to each stream, and the credit that came back."""
-
-    def __init__(self, stub: Any) -> None:
-        self.call = stub.StreamingRecognizeMany()
-        self.heard: dict[str, list[tuple[str, Any]]] = defaultdict(list)
-        self.credit: dict[str, int] = defaultdict(int)
-
-    async def send(self, *requests: Many) -> None:
-        for request in requests:
-            await self.call.write(request)
-
-    async def read_until_ended(self, *names: str) -> None:
-        """Reads until each of these streams has had its last event."""
-        async with asyncio.timeout(30):
-            while any(self.last(name) not in ENDS for name in names):
-                self.take(await self.call.read())
-
-    def last(self, name: str) -> str:
-        return self.heard[name][-1][0] if self.heard[name] else ""
-
-    def take(self, message: pb.StreamingRecognizeManyResponse) -> None:
-        for event in message.events:
-            assert self.last(event.stream_id) not in ENDS
-            if event.HasField("error"):
-                self.heard[event.stream_id].append(("error", from_status(event.error)))
-            else:
-                kind = event.message.WhichOneof("message")
-                item = getattr(event.message, kind)
-                self.heard[event.stream_id].append((kind, item))
-        for name, count in zip(message.credit_stream_ids, message.credit_bytes, strict=True):
-            self.credit[name] += count
 
 
 async def test_streams_of_one_call_hear_what_they_hear_alone(stub: Any) -> None:

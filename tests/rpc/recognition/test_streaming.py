@@ -21,6 +21,7 @@ from antiphon_vocoder.formats import Encoding
 from antiphon_vocoder.formats.pcm import encode_g711
 from google.protobuf.duration_pb2 import Duration
 
+from tests.rpc.recognition import many
 from tests.rpc.recognition.conftest import RecognitionServer
 from tests.rpc.recognition.live import (
     Request,
@@ -62,6 +63,7 @@ async def test_a_conversation_is_cut_into_its_sentences_and_understood(stub: Any
         assert (final.start_ms, final.end_ms) == (start.at_ms, stop.at_ms)
         assert all(start.at_ms <= s.start_ms <= s.end_ms <= stop.at_ms for s in final.segments)
     assert word_error_rate(list(SENTENCES), [final.text for final in finals]) <= 0.12
+    assert all(final.confidence > 0.5 > final.no_speech_probability for final in finals)
     finished = events[-1][1]
     assert finished.audio_duration.ToTimedelta().total_seconds() == pytest.approx(len(audio) / 16e3)
     assert finished.utterance_count == len(SENTENCES)
@@ -343,10 +345,14 @@ async def test_a_killed_worker_ends_streams_at_once_and_the_next_one_works(
         os.kill(recognition_server.runtime.worker_pid or 0, signal.SIGKILL)
         await asyncio.sleep(30)
 
+    shared = many.Caller(stub)
+    await shared.send(*(many.act(name, start=many.QUIET) for name in "ab"))
     with pytest.raises(Unavailable) as caught:
         await read_all(stub.StreamingRecognize(outgoing()))
     assert time.monotonic() - killed_at < 1.0
     assert caught.value.reason == "WORKER_DIED" and caught.value.retry_after
+    await shared.read_until_ended("a", "b")
+    assert [shared.heard[name][-1][1].reason for name in "ab"] == ["WORKER_DIED"] * 2
     limit = time.monotonic() + 60
     while True:
         try:
@@ -357,6 +363,11 @@ async def test_a_killed_worker_ends_streams_at_once_and_the_next_one_works(
             await asyncio.sleep(0.3)
     events = await recognise(stub, audio_requests(pcm16(speak(FOX))))
     assert of(events, "final")[0].text
+    shared.heard.clear()
+    await shared.send(many.act("a", start=many.QUIET), many.end("a"))
+    await shared.read_until_ended("a")
+    assert shared.last("a") == "finished"
+    shared.call.cancel()
 
 
 async def test_a_cancelled_call_frees_its_stream(
