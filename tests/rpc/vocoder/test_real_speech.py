@@ -7,12 +7,22 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
 from antiphon_core.errors import Unavailable
 from antiphon_core.lifecycle import State
-from speech_bench import SpeechBench, running
+from antiphon_vocoder.config import VocoderSettings
+from antiphon_vocoder.engine.stream import window_stops
+from antiphon_vocoder.text.prepare import prepare_segment
+from antiphon_vocoder.text.segmentation import SENTENCE_LIMIT, TextSegmenter
+from antiphon_vocoder.tts.piper import PiperVoice
+from antiphon_vocoder.tts.trim import SilenceTrimmer
+from numpy.typing import NDArray
+from speech_bench import RATE, SpeechBench, running
+from test_spoken_gates import SENTENCES
 
 FOX = "The quick brown fox jumps over the lazy dog."
 TEXT = f"{FOX} It was not the first time."
@@ -71,6 +81,72 @@ def test_cuts_neighbours_and_reused_slots_change_nothing(
         assert together[2].data != whole.data
 
     loop_runner.run(speak())
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A text spoken without windows, messages or company."""
+
+    samples: NDArray[np.float32]
+    joins: list[int]
+    """Where the service decodes the next window: samples from the begin."""
+
+
+async def spoken_whole(bench: SpeechBench, voice: PiperVoice, sentence: str) -> Whole:
+    """A sentence decoded at once."""
+    segmenter = TextSegmenter(first_clause=False, limit=SENTENCE_LIMIT)
+    (segment,) = [*segmenter.feed(sentence), *segmenter.flush()]
+    catalog_voice = bench.runtime.catalog.default
+    prepared = await prepare_segment(segment, catalog_voice, bench.runtime.phonemizer)
+    latent = voice.encode(prepared.ids, speed=1.0, noiseless=True)
+    trimmer = SilenceTrimmer(voice.sample_rate)
+    samples = trimmer.push(voice.decode(latent, 0, latent.frames))
+    rate = voice.sample_rate / voice.samples_per_frame
+    stops = window_stops(latent.frames, rate, first=True)
+    joins = [stop * voice.samples_per_frame - trimmer.skipped for stop in stops[:-1]]
+    gain = VocoderSettings().gain
+    return Whole(np.clip(samples * gain, -0.99, 0.99), [j for j in joins if j < len(samples)])
+
+
+def level_db(samples: NDArray[np.float32]) -> float:
+    return 10 * float(np.log10(np.mean(np.square(samples, dtype=np.float64)) + 1e-9))
+
+
+def spectral_flux(samples: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Growth of the log spectrum from each 20 ms frame to the next, (n - 1,)."""
+    frame = RATE // 50
+    whole = samples[: len(samples) // frame * frame].reshape(-1, frame) * np.hanning(frame)
+    spectra = np.log(np.abs(np.fft.rfft(whole)) + 1e-3)
+    return np.maximum(np.diff(spectra, axis=0), 0).mean(1)
+
+
+@pytest.mark.parametrize(
+    "sentences", [[FOX, "No."], pytest.param(SENTENCES, marks=pytest.mark.slow)]
+)
+def test_no_join_is_heard_and_no_tail_is_lost(
+    bench: SpeechBench, loop_runner: asyncio.Runner, sentences: list[str]
+) -> None:
+    """Gates 2 and 3: streamed speech is the whole decode, so no window has a timbre of its own."""
+    voice = PiperVoice(bench.runtime.catalog.default.file, 1)
+    joins = 0
+    for sentence in sentences:
+        whole = loop_runner.run(spoken_whole(bench, voice, sentence))
+        spoken = loop_runner.run(bench.say(sentence, chunking=pb.CHUNKING_SENTENCE))
+        streamed = spoken.samples / np.float32(32768)
+        length = len(whole.samples)
+        assert len(streamed) == length + int(0.2 * RATE)
+        np.testing.assert_allclose(streamed[:length], whole.samples, atol=2.1 / 32768)
+        tail = slice(max(length - RATE // 10, 0), length)
+        assert abs(level_db(streamed[tail]) - level_db(whole.samples[tail])) < 1.0
+        half = RATE // 100
+        ours, reference = spectral_flux(streamed[:length]), spectral_flux(whole.samples)
+        for join in whole.joins:
+            near = slice(max(join - half, 0), join + half)
+            assert abs(level_db(streamed[near]) - level_db(whole.samples[near])) < 1.0
+            frame = min(join // (2 * half), len(ours)) - 1
+            assert ours[frame] <= max(np.quantile(reference, 0.99), 1.05 * reference[frame])
+        joins += len(whole.joins)
+    assert joins
 
 
 def test_speed_and_noise(bench: SpeechBench, loop_runner: asyncio.Runner) -> None:
