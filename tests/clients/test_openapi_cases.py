@@ -28,4 +28,5 @@ def test_no_answer_is_undocumented(suite: RunningSuite, mode: GenerationMode) ->
     cases = Cases(suite.url, SENSIBLE)
     cases.ask(mode, CASES)
     assert cases.statuses.total() >= CASES
+    assert cases.streamed_events or mode is GenerationMode.NEGATIVE
     suite.wait_ready(10)

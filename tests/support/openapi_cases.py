@@ -72,12 +72,17 @@ class Cases:
         others = [item for item in self._operations if not item.body]
         if mode is GenerationMode.NEGATIVE:
             others = [item for item in others if item.query]
+        few = min(_WITHOUT_BODY, -(-count // (2 * len(others))))
         for operation in others:
-            self._ask(operation, mode, _WITHOUT_BODY)
+            self._ask(operation, mode, few)
         missing = count - self.statuses.total()
         for operation in with_body:
             self._ask(operation, mode, -(-missing // len(with_body)))
-        assert self._events.count or mode is GenerationMode.NEGATIVE
+
+    @property
+    def streamed_events(self) -> int:
+        """How many events of streams were checked."""
+        return self._events.count
 
     def _ask(self, operation: Any, mode: GenerationMode, count: int) -> None:
         @seed(_SEED)
