@@ -190,6 +190,9 @@ class FakeRecognition(recognition_service_pb2_grpc.RecognitionServiceServicer):
                 segment = rec.TranscriptSegment(
                     text=text, start_ms=start, end_ms=end, token_ids=[1, 2], average_logprob=-0.25
                 )
+                if config.token_logprobs:
+                    for piece in text.split():
+                        segment.tokens.add(text=f" {piece}".encode(), logprob=-0.5)
                 if config.words:
                     segment.words.append(rec.Word(text=text.split()[0], start_ms=start, end_ms=end))
                 yield rec.RecognizeResponse(segment=segment)

@@ -159,6 +159,27 @@ async def test_transcription_stream(bench: GatewayBench) -> None:
     assert events[-1]["text"] == joined == "Hello there. Bye."
 
 
+async def test_log_probabilities_of_tokens_come_where_they_are_included(
+    bench: GatewayBench,
+) -> None:
+    whole = (await transcribe(bench, **{"include[]": "logprobs"})).json()
+    assert bench.fakes.recognition.calls.requests[-1].token_logprobs
+    assert b"".join(bytes(item["bytes"]) for item in whole["logprobs"]).decode() == (
+        " Hello there. Bye."
+    )
+    assert whole["logprobs"][0] == {
+        "token": " Hello",
+        "bytes": list(b" Hello"),
+        "logprob": -0.5,
+    }
+    streamed = await transcribe(bench, stream="true", **{"include[]": "logprobs"})
+    *deltas, done = events_of(streamed.text)
+    assert [item for delta in deltas for item in delta["logprobs"]] == done["logprobs"]
+    assert done["logprobs"] == whole["logprobs"]
+    plain = (await transcribe(bench)).json()
+    assert "logprobs" not in plain
+
+
 async def test_translation_speaks_english_or_refuses(bench: GatewayBench) -> None:
     assert (await transcribe(bench, "translations")).status_code == 200
     task = bench.fakes.recognition.calls.requests[-1].task
@@ -177,7 +198,8 @@ async def test_translation_speaks_english_or_refuses(bench: GatewayBench) -> Non
         ({"stream": "maybe"}, "stream"),
         ({"stream": "true", "response_format": "srt"}, "stream"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
-        ({"include[]": "logprobs"}, "include"),
+        ({"include[]": "probabilities"}, "include[0]"),
+        ({"include[]": "logprobs", "response_format": "text"}, "include"),
         ({"chunking_strategy[type]": "server_vad"}, "chunking_strategy"),
     ],
 )

@@ -41,11 +41,16 @@ def test_both_engines_hear_the_same(
     ctranslate, torch = recognizers
     assert (ctranslate.lanes, torch.lanes) == (1, 8)
     assert torch.info == ctranslate.info
-    options = DecodeOptions(words=True, prompt="A window.")
+    options = DecodeOptions(words=True, logprobs=True, prompt="A window.")
     audio = speak(SENTENCES[1])
     heard = [one.transcribe(audio, options, timestamps=True) for one in recognizers]
     (theirs,), (ours,) = (transcript.segments for transcript in heard)
     assert ours.text == theirs.text and ours.token_ids == theirs.token_ids
+    assert heard[1].confidence == pytest.approx(heard[0].confidence, abs=0.02)
+    assert heard[1].no_speech == ours.no_speech_probability < 0.3
+    for segment in (theirs, ours):
+        assert b"".join(token.text for token in segment.tokens).decode() == segment.text
+        assert all(token.logprob <= 0 for token in segment.tokens)
     assert ours.average_logprob == pytest.approx(theirs.average_logprob, abs=0.02)
     assert ours.no_speech_probability == pytest.approx(theirs.no_speech_probability, abs=0.01)
     assert [word.text for word in ours.words] == [word.text for word in theirs.words]

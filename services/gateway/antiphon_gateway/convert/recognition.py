@@ -27,6 +27,7 @@ def config_to_proto(config: recognition.RecognitionConfig) -> pb.RecognitionConf
         ),
         partials=config.partials,
         words=config.words,
+        token_logprobs=config.logprobs,
         skip_transcription=config.skip_transcription,
         prompt=config.prompt,
         temperature=config.temperature,
@@ -179,6 +180,8 @@ def _final(final: pb.FinalTranscript) -> recognition.FinalTranscript:
         language=final.language,
         segments=tuple(_segment(segment) for segment in final.segments),
         tag=final.tag,
+        confidence=final.confidence,
+        no_speech_probability=final.no_speech_probability,
     )
 
 
@@ -196,4 +199,5 @@ def _segment(segment: pb.TranscriptSegment) -> recognition.TranscriptSegment:
             recognition.Word(word.text, word.start_ms, word.end_ms, word.probability)
             for word in segment.words
         ),
+        tokens=tuple(recognition.Token(token.text, token.logprob) for token in segment.tokens),
     )

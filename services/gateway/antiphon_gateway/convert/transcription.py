@@ -13,7 +13,7 @@ from antiphon_gateway.domain.recognition import FileFinished, TranscriptSegment
 from antiphon_gateway.openai import audio as wire
 from antiphon_gateway.openai.decode import validation_error
 
-_LISTS = ("timestamp_granularities",)
+_LISTS = ("timestamp_granularities", "include")
 
 
 def form_of(fields: Mapping[str, Sequence[str]]) -> wire.TranscriptionForm:
@@ -39,6 +39,10 @@ def form_of(fields: Mapping[str, Sequence[str]]) -> wire.TranscriptionForm:
         raise InvalidArgument(
             "timestamp_granularities needs response_format verbose_json",
             field="timestamp_granularities",
+        )
+    if form.include and form.response_format != "json":
+        raise InvalidArgument(
+            "include logprobs needs response_format json", field="include", allowed=("json",)
         )
     if form.stream and form.response_format not in ("json", "text"):
         raise InvalidArgument(
@@ -66,7 +70,8 @@ def response_of(
     if form.response_format == "vtt":
         return subtitles_vtt(segments).encode(), b"text/vtt; charset=utf-8"
     if form.response_format == "json":
-        body = wire.Transcription(finished.text, usage)
+        tokens = logprobs_of(segments) if form.include else msgspec.UNSET
+        body = wire.Transcription(finished.text, usage, tokens)
         return msgspec.json.encode(body), b"application/json"
     granularities = form.timestamp_granularities or ["segment"]
     verbose = wire.VerboseTranscription(
@@ -79,6 +84,19 @@ def response_of(
         words=_words(segments) if "word" in granularities else msgspec.UNSET,
     )
     return msgspec.json.encode(verbose), b"application/json"
+
+
+def logprobs_of(segments: Sequence[TranscriptSegment]) -> list[wire.TokenLogprob]:
+    """Tokens of all segments with their log-probabilities."""
+    return [
+        wire.TokenLogprob(
+            token=token.text.decode(errors="replace"),
+            bytes=list(token.text),
+            logprob=token.logprob,
+        )
+        for segment in segments
+        for token in segment.tokens
+    ]
 
 
 def subtitles_srt(segments: Sequence[TranscriptSegment]) -> str:

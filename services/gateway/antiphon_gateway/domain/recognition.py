@@ -42,6 +42,8 @@ class RecognitionConfig(Struct, frozen=True):
     turn_detection: TurnDetection | None = None
     partials: bool = False
     words: bool = False
+    logprobs: bool = False
+    """Of every text token."""
     skip_transcription: bool = False
     prompt: str = ""
     temperature: float | None = None
@@ -90,6 +92,13 @@ class Word(Struct, frozen=True):
     probability: float
 
 
+class Token(Struct, frozen=True):
+    """A token of recognised text; a character may be spread over several."""
+
+    text: bytes
+    logprob: float
+
+
 class TranscriptSegment(Struct, frozen=True):
     """A segment of recognised text with the recogniser's measures."""
 
@@ -102,6 +111,8 @@ class TranscriptSegment(Struct, frozen=True):
     compression_ratio: float = 0.0
     no_speech_probability: float = 0.0
     words: tuple[Word, ...] = ()
+    tokens: tuple[Token, ...] = ()
+    """Where log-probabilities were asked for."""
 
 
 class FinalTranscript(Struct, frozen=True):
@@ -115,6 +126,9 @@ class FinalTranscript(Struct, frozen=True):
     segments: tuple[TranscriptSegment, ...] = ()
     tag: str = ""
     """Tag of the flush that ended it."""
+    confidence: float = 0.0
+    """0 to 1; 0 without text."""
+    no_speech_probability: float = 0.0
 
 
 class UtteranceError(Struct, frozen=True):

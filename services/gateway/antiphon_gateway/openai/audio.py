@@ -62,6 +62,15 @@ class TranscriptionForm(Struct):
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     timestamp_granularities: list[Literal["word", "segment"]] = []
     stream: bool = False
+    include: list[Literal["logprobs"]] = []
+
+
+class TokenLogprob(Struct):
+    """A token of the transcript; bytes are exact where a character is spread over several."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
 
 
 class Transcription(Struct):
@@ -69,6 +78,7 @@ class Transcription(Struct):
 
     text: str
     usage: DurationUsage
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
 
 
 class Word(Struct):
@@ -111,6 +121,7 @@ class TranscriptDelta(Struct):
 
     delta: str
     type: Literal["transcript.text.delta"] = "transcript.text.delta"
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
 
 
 class TranscriptDone(Struct):
@@ -119,6 +130,7 @@ class TranscriptDone(Struct):
     text: str
     usage: DurationUsage
     type: Literal["transcript.text.done"] = "transcript.text.done"
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
 
 
 class AudioVoice(Struct):

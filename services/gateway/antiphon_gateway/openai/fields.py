@@ -112,8 +112,9 @@ SPEECH = _table(
 )
 
 TRANSCRIPTION = _table(
-    served="file model language prompt response_format temperature timestamp_granularities stream",
-    refused="include keywords known_speaker_names known_speaker_references languages",
+    served="file model language prompt response_format temperature timestamp_granularities stream "
+    "include",
+    refused="keywords known_speaker_names known_speaker_references languages",
     chunking_strategy=_refused_unless(b"auto", b'"auto"'),
 )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from antiphon_core.errors import AntiphonError, Internal, InvalidArgument
+from msgspec import UNSET
 
 from antiphon_gateway.clients import Backends, FileRecognitionStream
-from antiphon_gateway.convert.transcription import form_of, response_of
+from antiphon_gateway.convert.transcription import form_of, logprobs_of, response_of
 from antiphon_gateway.domain.recognition import (
     FileEvent,
     FileFinished,
@@ -27,6 +28,7 @@ from antiphon_gateway.http import (
 from antiphon_gateway.multipart import Form, UploadedFile, read_form
 from antiphon_gateway.openai.audio import (
     DurationUsage,
+    TokenLogprob,
     TranscriptDelta,
     TranscriptDone,
     TranscriptionForm,
@@ -70,7 +72,7 @@ class Transcriptions:
             await _send_file(stream, file)
             if form.stream:
                 async with writer.watched():
-                    await _write_events(writer, stream, headers)
+                    await _write_events(writer, stream, headers, with_logprobs=bool(form.include))
             else:
                 segments, finished = await _collect(stream)
                 body, content_type = response_of(
@@ -92,6 +94,7 @@ class Transcriptions:
             language=form.language,
             translate=self._translate,
             words="word" in form.timestamp_granularities,
+            logprobs="logprobs" in form.include,
             prompt=form.prompt,
             temperature=form.temperature,
             timeout=timeout,
@@ -158,7 +161,11 @@ async def _collect(
 
 
 async def _write_events(
-    writer: StreamWriter, stream: AsyncIterator[FileEvent], headers: Headers
+    writer: StreamWriter,
+    stream: AsyncIterator[FileEvent],
+    headers: Headers,
+    *,
+    with_logprobs: bool,
 ) -> None:
     """Deltas whose joined text is the text of ``done``.
 
@@ -167,14 +174,19 @@ async def _write_events(
     event = await anext(stream)
     await writer.start(headers)
     text = ""
+    tokens: list[TokenLogprob] = []
     try:
         while not isinstance(event, FileFinished):
             piece = event.text if text else event.text.lstrip()
             if piece:
                 text += piece
-                await writer.write(sse_frame(TranscriptDelta(piece)))
+                new = logprobs_of([event])
+                tokens += new
+                delta = TranscriptDelta(piece, logprobs=new if with_logprobs else UNSET)
+                await writer.write(sse_frame(delta))
             event = await anext(stream)
         usage = DurationUsage(round(event.audio_seconds, 3))
-        await writer.write(sse_frame(TranscriptDone(text, usage)))
+        done = TranscriptDone(text, usage, logprobs=tokens if with_logprobs else UNSET)
+        await writer.write(sse_frame(done))
     except AntiphonError as error:
         await write_failure(writer, error)

@@ -265,6 +265,9 @@ def segment_message(segment: wire.Segment) -> pb.TranscriptSegment:
             )
             for word in segment.words
         ],
+        tokens=[
+            pb.TranscriptToken(text=token.text, logprob=token.logprob) for token in segment.tokens
+        ],
     )
 
 
@@ -283,6 +286,8 @@ def _final(message: wire.Final) -> pb.FinalTranscript:
         language=message.language,
         segments=[segment_message(segment) for segment in message.segments],
         tag=message.tag_text,
+        confidence=message.confidence,
+        no_speech_probability=message.no_speech_probability,
     )
 
 
@@ -312,6 +317,7 @@ def _decode_options(config: pb.RecognitionConfig, info: wire.RecognizerInfo) -> 
         words=config.words,
         prompt=config.prompt,
         temperature=temperature,
+        logprobs=config.token_logprobs,
     )
 
 

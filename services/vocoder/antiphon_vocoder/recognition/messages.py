@@ -45,6 +45,8 @@ class DecodeOptions(msgspec.Struct, frozen=True):
     prompt: str = ""
     temperature: float | None = None
     """None is 0 with fallback to higher ones."""
+    logprobs: bool = False
+    """Of every text token."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -156,6 +158,13 @@ class WordTiming(msgspec.Struct, frozen=True):
     probability: float
 
 
+class Token(msgspec.Struct, frozen=True):
+    """A text token; a character may be spread over several."""
+
+    text: bytes
+    logprob: float
+
+
 class Segment(msgspec.Struct, frozen=True):
     """A run of recognised text with the measures of its pass."""
 
@@ -168,6 +177,8 @@ class Segment(msgspec.Struct, frozen=True):
     compression_ratio: float
     no_speech_probability: float
     words: list[WordTiming]
+    tokens: list[Token] = []
+    """The text ones among ``token_ids``, where asked for."""
 
 
 class RecognizerInfo(msgspec.Struct, frozen=True):
@@ -289,6 +300,9 @@ class Final(msgspec.Struct, frozen=True, tag=True):
     language: str
     segments: list[Segment]
     tag_text: str
+    confidence: float
+    """Geometric mean of the tokens' probabilities; 0 without text."""
+    no_speech_probability: float
     delay_ms: float
     """From the end of the utterance's input to this message."""
 

@@ -132,6 +132,8 @@ def answer(stream: int, request: FinalRequest) -> Final | UtteranceFailed:
             shifted(segment, start, min(start, first), last) for segment in transcript.segments
         ],
         tag_text=utterance.tag,
+        confidence=transcript.confidence,
+        no_speech_probability=transcript.no_speech,
         delay_ms=(time.monotonic() - request.closed_at) * 1000,
     )
 

@@ -27,15 +27,15 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-antiphon/vocoder/v1/recognition_service.proto\x12\x13\x61ntiphon.vocoder.v1\x1a\x1e\x61ntiphon/common/v1/audio.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\"\x9f\x02\n\x19StreamingRecognizeRequest\x12\x38\n\x06\x63onfig\x18\x01 \x01(\x0b\x32&.antiphon.vocoder.v1.RecognitionConfigH\x00\x12\x0f\n\x05\x61udio\x18\x02 \x01(\x0cH\x00\x12\x36\n\x05\x66lush\x18\x03 \x01(\x0b\x32%.antiphon.vocoder.v1.RecognitionFlushH\x00\x12\x36\n\x05reset\x18\x04 \x01(\x0b\x32%.antiphon.vocoder.v1.RecognitionResetH\x00\x12<\n\x0eturn_detection\x18\x05 \x01(\x0b\x32\".antiphon.vocoder.v1.TurnDetectionH\x00\x42\t\n\x07message\"v\n\x1dStreamingRecognizeManyRequest\x12\x12\n\nstream_ids\x18\x01 \x03(\t\x12\r\n\x05\x61udio\x18\x02 \x03(\x0c\x12\x32\n\x07\x61\x63tions\x18\x03 \x03(\x0b\x32!.antiphon.vocoder.v1.StreamAction\"\x9f\x02\n\x0cStreamAction\x12\x11\n\tstream_id\x18\x01 \x01(\t\x12\x36\n\x05start\x18\x02 \x01(\x0b\x32%.antiphon.vocoder.v1.StartRecognitionH\x00\x12\x41\n\x07message\x18\x03 \x01(\x0b\x32..antiphon.vocoder.v1.StreamingRecognizeRequestH\x00\x12=\n\tend_input\x18\x04 \x01(\x0b\x32(.antiphon.vocoder.v1.EndRecognitionInputH\x00\x12\x38\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32&.antiphon.vocoder.v1.CancelRecognitionH\x00\x42\x08\n\x06\x61\x63tion\"^\n\x10StartRecognition\x12\x36\n\x06\x63onfig\x18\x01 \x01(\x0b\x32&.antiphon.vocoder.v1.RecognitionConfig\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x15\n\x13\x45ndRecognitionInput\"\x13\n\x11\x43\x61ncelRecognition\"\xcc\x02\n\x11RecognitionConfig\x12\r\n\x05model\x18\x01 \x01(\t\x12/\n\x06\x66ormat\x18\x02 \x01(\x0b\x32\x1f.antiphon.common.v1.AudioFormat\x12\x10\n\x08language\x18\x03 \x01(\t\x12\x32\n\x04task\x18\x04 \x01(\x0e\x32$.antiphon.vocoder.v1.RecognitionTask\x12:\n\x0eturn_detection\x18\x05 \x01(\x0b\x32\".antiphon.vocoder.v1.TurnDetection\x12\x10\n\x08partials\x18\x06 \x01(\x08\x12\r\n\x05words\x18\x07 \x01(\x08\x12\x1a\n\x12skip_transcription\x18\x08 \x01(\x08\x12\x0e\n\x06prompt\x18\t \x01(\t\x12\x18\n\x0btemperature\x18\n \x01(\x02H\x00\x88\x01\x01\x42\x0e\n\x0c_temperature\"\x80\x04\n\rTurnDetection\x12\x35\n\x04mode\x18\x01 \x01(\x0e\x32\'.antiphon.vocoder.v1.TurnDetection.Mode\x12\x16\n\tthreshold\x18\x02 \x01(\x02H\x00\x88\x01\x01\x12*\n\x07silence\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06prefix\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x64\x65tector\x18\x05 \x01(\t\x12?\n\teagerness\x18\x06 \x01(\x0e\x32,.antiphon.vocoder.v1.TurnDetection.Eagerness\x12.\n\x0bmax_silence\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"S\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_NONE\x10\x01\x12\x13\n\x0fMODE_SERVER_VAD\x10\x02\x12\x11\n\rMODE_SEMANTIC\x10\x03\"c\n\tEagerness\x12\x19\n\x15\x45\x41GERNESS_UNSPECIFIED\x10\x00\x12\x11\n\rEAGERNESS_LOW\x10\x01\x12\x14\n\x10\x45\x41GERNESS_MEDIUM\x10\x02\x12\x12\n\x0e\x45\x41GERNESS_HIGH\x10\x03\x42\x0c\n\n_threshold\"\x1f\n\x10RecognitionFlush\x12\x0b\n\x03tag\x18\x01 \x01(\t\"\x12\n\x10RecognitionReset\"\xc1\x03\n\x1aStreamingRecognizeResponse\x12\x36\n\x05ready\x18\x01 \x01(\x0b\x32%.antiphon.vocoder.v1.RecognitionReadyH\x00\x12<\n\x0espeech_started\x18\x02 \x01(\x0b\x32\".antiphon.vocoder.v1.SpeechStartedH\x00\x12<\n\x0espeech_stopped\x18\x03 \x01(\x0b\x32\".antiphon.vocoder.v1.SpeechStoppedH\x00\x12\x39\n\x07partial\x18\x04 \x01(\x0b\x32&.antiphon.vocoder.v1.PartialTranscriptH\x00\x12\x35\n\x05\x66inal\x18\x05 \x01(\x0b\x32$.antiphon.vocoder.v1.FinalTranscriptH\x00\x12\x34\n\x05\x65rror\x18\x06 \x01(\x0b\x32#.antiphon.vocoder.v1.UtteranceErrorH\x00\x12<\n\x08\x66inished\x18\x07 \x01(\x0b\x32(.antiphon.vocoder.v1.RecognitionFinishedH\x00\x42\t\n\x07message\"\x83\x01\n\x1eStreamingRecognizeManyResponse\x12\x30\n\x06\x65vents\x18\x01 \x03(\x0b\x32 .antiphon.vocoder.v1.StreamEvent\x12\x19\n\x11\x63redit_stream_ids\x18\x02 \x03(\t\x12\x14\n\x0c\x63redit_bytes\x18\x03 \x03(\x03\"\x92\x01\n\x0bStreamEvent\x12\x11\n\tstream_id\x18\x01 \x01(\t\x12\x42\n\x07message\x18\x02 \x01(\x0b\x32/.antiphon.vocoder.v1.StreamingRecognizeResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x07\n\x05\x65vent\"b\n\x10RecognitionReady\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x64\x65tector\x18\x02 \x01(\t\x12\x19\n\x11\x64\x65tector_fallback\x18\x03 \x01(\x08\x12\x12\n\nturn_judge\x18\x04 \x01(\t\"1\n\rSpeechStarted\x12\x11\n\tutterance\x18\x01 \x01(\x03\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\"s\n\rSpeechStopped\x12\x11\n\tutterance\x18\x01 \x01(\x03\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\x12\x1c\n\x0f\x65nd_probability\x18\x03 \x01(\x02H\x00\x88\x01\x01\x12\x0e\n\x06\x66orced\x18\x04 \x01(\x08\x42\x12\n\x10_end_probability\"O\n\x11PartialTranscript\x12\x11\n\tutterance\x18\x01 \x01(\x03\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x19\n\x11stable_characters\x18\x03 \x01(\x05\"K\n\x04Word\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x10\n\x08start_ms\x18\x02 \x01(\x03\x12\x0e\n\x06\x65nd_ms\x18\x03 \x01(\x03\x12\x13\n\x0bprobability\x18\x04 \x01(\x02\"\xe8\x01\n\x11TranscriptSegment\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x10\n\x08start_ms\x18\x02 \x01(\x03\x12\x0e\n\x06\x65nd_ms\x18\x03 \x01(\x03\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12\x13\n\x0btemperature\x18\x05 \x01(\x02\x12\x17\n\x0f\x61verage_logprob\x18\x06 \x01(\x02\x12\x19\n\x11\x63ompression_ratio\x18\x07 \x01(\x02\x12\x1d\n\x15no_speech_probability\x18\x08 \x01(\x02\x12(\n\x05words\x18\t \x03(\x0b\x32\x19.antiphon.vocoder.v1.Word\"\xad\x01\n\x0f\x46inalTranscript\x12\x11\n\tutterance\x18\x01 \x01(\x03\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x10\n\x08start_ms\x18\x03 \x01(\x03\x12\x0e\n\x06\x65nd_ms\x18\x04 \x01(\x03\x12\x10\n\x08language\x18\x05 \x01(\t\x12\x38\n\x08segments\x18\x06 \x03(\x0b\x32&.antiphon.vocoder.v1.TranscriptSegment\x12\x0b\n\x03tag\x18\x07 \x01(\t\"T\n\x0eUtteranceError\x12\x11\n\tutterance\x18\x01 \x01(\x03\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x0b\n\x03tag\x18\x03 \x01(\t\"a\n\x13RecognitionFinished\x12\x31\n\x0e\x61udio_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0futterance_count\x18\x02 \x01(\x03\"h\n\x10RecognizeRequest\x12\x38\n\x06\x63onfig\x18\x01 \x01(\x0b\x32&.antiphon.vocoder.v1.RecognitionConfigH\x00\x12\x0f\n\x05\x61udio\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"\x95\x01\n\x11RecognizeResponse\x12\x39\n\x07segment\x18\x01 \x01(\x0b\x32&.antiphon.vocoder.v1.TranscriptSegmentH\x00\x12:\n\x08\x66inished\x18\x02 \x01(\x0b\x32&.antiphon.vocoder.v1.RecognizeFinishedH\x00\x42\t\n\x07message\"\x93\x01\n\x11RecognizeFinished\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x10\n\x08language\x18\x02 \x01(\t\x12\x31\n\x0e\x61udio_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x18\n\x16ListRecognizersRequest\"O\n\x17ListRecognizersResponse\x12\x34\n\x0brecognizers\x18\x01 \x03(\x0b\x32\x1f.antiphon.vocoder.v1.Recognizer\"P\n\nRecognizer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tlanguages\x18\x02 \x03(\t\x12\x12\n\ntranslates\x18\x03 \x01(\x08\x12\x0f\n\x07\x61liases\x18\x04 \x03(\t*t\n\x0fRecognitionTask\x12 \n\x1cRECOGNITION_TASK_UNSPECIFIED\x10\x00\x12\x1f\n\x1bRECOGNITION_TASK_TRANSCRIBE\x10\x01\x12\x1e\n\x1aRECOGNITION_TASK_TRANSLATE\x10\x02\x32\xe5\x03\n\x12RecognitionService\x12y\n\x12StreamingRecognize\x12..antiphon.vocoder.v1.StreamingRecognizeRequest\x1a/.antiphon.vocoder.v1.StreamingRecognizeResponse(\x01\x30\x01\x12\x85\x01\n\x16StreamingRecognizeMany\x12\x32.antiphon.vocoder.v1.StreamingRecognizeManyRequest\x1a\x33.antiphon.vocoder.v1.StreamingRecognizeManyResponse(\x01\x30\x01\x12^\n\tRecognize\x12%.antiphon.vocoder.v1.RecognizeRequest\x1a&.antiphon.vocoder.v1.RecognizeResponse(\x01\x30\x01\x12l\n\x0fListRecognizers\x12+.antiphon.vocoder.v1.ListRecognizersRequest\x1a,.antiphon.vocoder.v1.ListRecognizersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n-antiphon/vocoder/v1/recognition_service.proto\x12\x13\x61ntiphon.vocoder.v1\x1a\x1e\x61ntiphon/common/v1/audio.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\"\x9f\x02\n\x19StreamingRecognizeRequest\x12\x38\n\x06\x63onfig\x18\x01 \x01(\x0b\x32&.antiphon.vocoder.v1.RecognitionConfigH\x00\x12\x0f\n\x05\x61udio\x18\x02 \x01(\x0cH\x00\x12\x36\n\x05\x66lush\x18\x03 \x01(\x0b\x32%.antiphon.vocoder.v1.RecognitionFlushH\x00\x12\x36\n\x05reset\x18\x04 \x01(\x0b\x32%.antiphon.vocoder.v1.RecognitionResetH\x00\x12<\n\x0eturn_detection\x18\x05 \x01(\x0b\x32\".antiphon.vocoder.v1.TurnDetectionH\x00\x42\t\n\x07message\"v\n\x1dStreamingRecognizeManyRequest\x12\x12\n\nstream_ids\x18\x01 \x03(\t\x12\r\n\x05\x61udio\x18\x02 \x03(\x0c\x12\x32\n\x07\x61\x63tions\x18\x03 \x03(\x0b\x32!.antiphon.vocoder.v1.StreamAction\"\x9f\x02\n\x0cStreamAction\x12\x11\n\tstream_id\x18\x01 \x01(\t\x12\x36\n\x05start\x18\x02 \x01(\x0b\x32%.antiphon.vocoder.v1.StartRecognitionH\x00\x12\x41\n\x07message\x18\x03 \x01(\x0b\x32..antiphon.vocoder.v1.StreamingRecognizeRequestH\x00\x12=\n\tend_input\x18\x04 \x01(\x0b\x32(.antiphon.vocoder.v1.EndRecognitionInputH\x00\x12\x38\n\x06\x63\x61ncel\x18\x05 \x01(\x0b\x32&.antiphon.vocoder.v1.CancelRecognitionH\x00\x42\x08\n\x06\x61\x63tion\"^\n\x10StartRecognition\x12\x36\n\x06\x63onfig\x18\x01 \x01(\x0b\x32&.antiphon.vocoder.v1.RecognitionConfig\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x15\n\x13\x45ndRecognitionInput\"\x13\n\x11\x43\x61ncelRecognition\"\xe4\x02\n\x11RecognitionConfig\x12\r\n\x05model\x18\x01 \x01(\t\x12/\n\x06\x66ormat\x18\x02 \x01(\x0b\x32\x1f.antiphon.common.v1.AudioFormat\x12\x10\n\x08language\x18\x03 \x01(\t\x12\x32\n\x04task\x18\x04 \x01(\x0e\x32$.antiphon.vocoder.v1.RecognitionTask\x12:\n\x0eturn_detection\x18\x05 \x01(\x0b\x32\".antiphon.vocoder.v1.TurnDetection\x12\x10\n\x08partials\x18\x06 \x01(\x08\x12\r\n\x05words\x18\x07 \x01(\x08\x12\x1a\n\x12skip_transcription\x18\x08 \x01(\x08\x12\x0e\n\x06prompt\x18\t \x01(\t\x12\x18\n\x0btemperature\x18\n \x01(\x02H\x00\x88\x01\x01\x12\x16\n\x0etoken_logprobs\x18\x0b \x01(\x08\x42\x0e\n\x0c_temperature\"\x80\x04\n\rTurnDetection\x12\x35\n\x04mode\x18\x01 \x01(\x0e\x32\'.antiphon.vocoder.v1.TurnDetection.Mode\x12\x16\n\tthreshold\x18\x02 \x01(\x02H\x00\x88\x01\x01\x12*\n\x07silence\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06prefix\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x64\x65tector\x18\x05 \x01(\t\x12?\n\teagerness\x18\x06 \x01(\x0e\x32,.antiphon.vocoder.v1.TurnDetection.Eagerness\x12.\n\x0bmax_silence\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"S\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_NONE\x10\x01\x12\x13\n\x0fMODE_SERVER_VAD\x10\x02\x12\x11\n\rMODE_SEMANTIC\x10\x03\"c\n\tEagerness\x12\x19\n\x15\x45\x41GERNESS_UNSPECIFIED\x10\x00\x12\x11\n\rEAGERNESS_LOW\x10\x01\x12\x14\n\x10\x45\x41GERNESS_MEDIUM\x10\x02\x12\x12\n\x0e\x45\x41GERNESS_HIGH\x10\x03\x42\x0c\n\n_threshold\"\x1f\n\x10RecognitionFlush\x12\x0b\n\x03tag\x18\x01 \x01(\t\"\x12\n\x10RecognitionReset\"\xc1\x03\n\x1aStreamingRecognizeResponse\x12\x36\n\x05ready\x18\x01 \x01(\x0b\x32%.antiphon.vocoder.v1.RecognitionReadyH\x00\x12<\n\x0espeech_started\x18\x02 \x01(\x0b\x32\".antiphon.vocoder.v1.SpeechStartedH\x00\x12<\n\x0espeech_stopped\x18\x03 \x01(\x0b\x32\".antiphon.vocoder.v1.SpeechStoppedH\x00\x12\x39\n\x07partial\x18\x04 \x01(\x0b\x32&.antiphon.vocoder.v1.PartialTranscriptH\x00\x12\x35\n\x05\x66inal\x18\x05 \x01(\x0b\x32$.antiphon.vocoder.v1.FinalTranscriptH\x00\x12\x34\n\x05\x65rror\x18\x06 \x01(\x0b\x32#.antiphon.vocoder.v1.UtteranceErrorH\x00\x12<\n\x08\x66inished\x18\x07 \x01(\x0b\x32(.antiphon.vocoder.v1.RecognitionFinishedH\x00\x42\t\n\x07message\"\x83\x01\n\x1eStreamingRecognizeManyResponse\x12\x30\n\x06\x65vents\x18\x01 \x03(\x0b\x32 .antiphon.vocoder.v1.StreamEvent\x12\x19\n\x11\x63redit_stream_ids\x18\x02 \x03(\t\x12\x14\n\x0c\x63redit_bytes\x18\x03 \x03(\x03\"\x92\x01\n\x0bStreamEvent\x12\x11\n\tstream_id\x18\x01 \x01(\t\x12\x42\n\x07message\x18\x02 \x01(\x0b\x32/.antiphon.vocoder.v1.StreamingRecognizeResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x07\n\x05\x65vent\"b\n\x10RecognitionReady\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x64\x65tector\x18\x02 \x01(\t\x12\x19\n\x11\x64\x65tector_fallback\x18\x03 \x01(\x08\x12\x12\n\nturn_judge\x18\x04 \x01(\t\"1\n\rSpeechStarted\x12\x11\n\tutterance\x18\x01 \x01(\x03\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\"s\n\rSpeechStopped\x12\x11\n\tutterance\x18\x01 \x01(\x03\x12\r\n\x05\x61t_ms\x18\x02 \x01(\x03\x12\x1c\n\x0f\x65nd_probability\x18\x03 \x01(\x02H\x00\x88\x01\x01\x12\x0e\n\x06\x66orced\x18\x04 \x01(\x08\x42\x12\n\x10_end_probability\"O\n\x11PartialTranscript\x12\x11\n\tutterance\x18\x01 \x01(\x03\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x19\n\x11stable_characters\x18\x03 \x01(\x05\"K\n\x04Word\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x10\n\x08start_ms\x18\x02 \x01(\x03\x12\x0e\n\x06\x65nd_ms\x18\x03 \x01(\x03\x12\x13\n\x0bprobability\x18\x04 \x01(\x02\"\x9e\x02\n\x11TranscriptSegment\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x10\n\x08start_ms\x18\x02 \x01(\x03\x12\x0e\n\x06\x65nd_ms\x18\x03 \x01(\x03\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12\x13\n\x0btemperature\x18\x05 \x01(\x02\x12\x17\n\x0f\x61verage_logprob\x18\x06 \x01(\x02\x12\x19\n\x11\x63ompression_ratio\x18\x07 \x01(\x02\x12\x1d\n\x15no_speech_probability\x18\x08 \x01(\x02\x12(\n\x05words\x18\t \x03(\x0b\x32\x19.antiphon.vocoder.v1.Word\x12\x34\n\x06tokens\x18\n \x03(\x0b\x32$.antiphon.vocoder.v1.TranscriptToken\"0\n\x0fTranscriptToken\x12\x0c\n\x04text\x18\x01 \x01(\x0c\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"\xe0\x01\n\x0f\x46inalTranscript\x12\x11\n\tutterance\x18\x01 \x01(\x03\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x10\n\x08start_ms\x18\x03 \x01(\x03\x12\x0e\n\x06\x65nd_ms\x18\x04 \x01(\x03\x12\x10\n\x08language\x18\x05 \x01(\t\x12\x38\n\x08segments\x18\x06 \x03(\x0b\x32&.antiphon.vocoder.v1.TranscriptSegment\x12\x0b\n\x03tag\x18\x07 \x01(\t\x12\x12\n\nconfidence\x18\x08 \x01(\x02\x12\x1d\n\x15no_speech_probability\x18\t \x01(\x02\"T\n\x0eUtteranceError\x12\x11\n\tutterance\x18\x01 \x01(\x03\x12\"\n\x06status\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x0b\n\x03tag\x18\x03 \x01(\t\"a\n\x13RecognitionFinished\x12\x31\n\x0e\x61udio_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0futterance_count\x18\x02 \x01(\x03\"h\n\x10RecognizeRequest\x12\x38\n\x06\x63onfig\x18\x01 \x01(\x0b\x32&.antiphon.vocoder.v1.RecognitionConfigH\x00\x12\x0f\n\x05\x61udio\x18\x02 \x01(\x0cH\x00\x42\t\n\x07message\"\x95\x01\n\x11RecognizeResponse\x12\x39\n\x07segment\x18\x01 \x01(\x0b\x32&.antiphon.vocoder.v1.TranscriptSegmentH\x00\x12:\n\x08\x66inished\x18\x02 \x01(\x0b\x32&.antiphon.vocoder.v1.RecognizeFinishedH\x00\x42\t\n\x07message\"\x93\x01\n\x11RecognizeFinished\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x10\n\x08language\x18\x02 \x01(\t\x12\x31\n\x0e\x61udio_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x18\n\x16ListRecognizersRequest\"O\n\x17ListRecognizersResponse\x12\x34\n\x0brecognizers\x18\x01 \x03(\x0b\x32\x1f.antiphon.vocoder.v1.Recognizer\"P\n\nRecognizer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x11\n\tlanguages\x18\x02 \x03(\t\x12\x12\n\ntranslates\x18\x03 \x01(\x08\x12\x0f\n\x07\x61liases\x18\x04 \x03(\t*t\n\x0fRecognitionTask\x12 \n\x1cRECOGNITION_TASK_UNSPECIFIED\x10\x00\x12\x1f\n\x1bRECOGNITION_TASK_TRANSCRIBE\x10\x01\x12\x1e\n\x1aRECOGNITION_TASK_TRANSLATE\x10\x02\x32\xe5\x03\n\x12RecognitionService\x12y\n\x12StreamingRecognize\x12..antiphon.vocoder.v1.StreamingRecognizeRequest\x1a/.antiphon.vocoder.v1.StreamingRecognizeResponse(\x01\x30\x01\x12\x85\x01\n\x16StreamingRecognizeMany\x12\x32.antiphon.vocoder.v1.StreamingRecognizeManyRequest\x1a\x33.antiphon.vocoder.v1.StreamingRecognizeManyResponse(\x01\x30\x01\x12^\n\tRecognize\x12%.antiphon.vocoder.v1.RecognizeRequest\x1a&.antiphon.vocoder.v1.RecognizeResponse(\x01\x30\x01\x12l\n\x0fListRecognizers\x12+.antiphon.vocoder.v1.ListRecognizersRequest\x1a,.antiphon.vocoder.v1.ListRecognizersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'antiphon.vocoder.v1.recognition_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RECOGNITIONTASK']._serialized_start=4256
-  _globals['_RECOGNITIONTASK']._serialized_end=4372
+  _globals['_RECOGNITIONTASK']._serialized_start=4435
+  _globals['_RECOGNITIONTASK']._serialized_end=4551
   _globals['_STREAMINGRECOGNIZEREQUEST']._serialized_start=160
   _globals['_STREAMINGRECOGNIZEREQUEST']._serialized_end=447
   _globals['_STREAMINGRECOGNIZEMANYREQUEST']._serialized_start=449
@@ -49,53 +49,55 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CANCELRECOGNITION']._serialized_start=978
   _globals['_CANCELRECOGNITION']._serialized_end=997
   _globals['_RECOGNITIONCONFIG']._serialized_start=1000
-  _globals['_RECOGNITIONCONFIG']._serialized_end=1332
-  _globals['_TURNDETECTION']._serialized_start=1335
-  _globals['_TURNDETECTION']._serialized_end=1847
-  _globals['_TURNDETECTION_MODE']._serialized_start=1649
-  _globals['_TURNDETECTION_MODE']._serialized_end=1732
-  _globals['_TURNDETECTION_EAGERNESS']._serialized_start=1734
-  _globals['_TURNDETECTION_EAGERNESS']._serialized_end=1833
-  _globals['_RECOGNITIONFLUSH']._serialized_start=1849
-  _globals['_RECOGNITIONFLUSH']._serialized_end=1880
-  _globals['_RECOGNITIONRESET']._serialized_start=1882
-  _globals['_RECOGNITIONRESET']._serialized_end=1900
-  _globals['_STREAMINGRECOGNIZERESPONSE']._serialized_start=1903
-  _globals['_STREAMINGRECOGNIZERESPONSE']._serialized_end=2352
-  _globals['_STREAMINGRECOGNIZEMANYRESPONSE']._serialized_start=2355
-  _globals['_STREAMINGRECOGNIZEMANYRESPONSE']._serialized_end=2486
-  _globals['_STREAMEVENT']._serialized_start=2489
-  _globals['_STREAMEVENT']._serialized_end=2635
-  _globals['_RECOGNITIONREADY']._serialized_start=2637
-  _globals['_RECOGNITIONREADY']._serialized_end=2735
-  _globals['_SPEECHSTARTED']._serialized_start=2737
-  _globals['_SPEECHSTARTED']._serialized_end=2786
-  _globals['_SPEECHSTOPPED']._serialized_start=2788
-  _globals['_SPEECHSTOPPED']._serialized_end=2903
-  _globals['_PARTIALTRANSCRIPT']._serialized_start=2905
-  _globals['_PARTIALTRANSCRIPT']._serialized_end=2984
-  _globals['_WORD']._serialized_start=2986
-  _globals['_WORD']._serialized_end=3061
-  _globals['_TRANSCRIPTSEGMENT']._serialized_start=3064
-  _globals['_TRANSCRIPTSEGMENT']._serialized_end=3296
-  _globals['_FINALTRANSCRIPT']._serialized_start=3299
-  _globals['_FINALTRANSCRIPT']._serialized_end=3472
-  _globals['_UTTERANCEERROR']._serialized_start=3474
-  _globals['_UTTERANCEERROR']._serialized_end=3558
-  _globals['_RECOGNITIONFINISHED']._serialized_start=3560
-  _globals['_RECOGNITIONFINISHED']._serialized_end=3657
-  _globals['_RECOGNIZEREQUEST']._serialized_start=3659
-  _globals['_RECOGNIZEREQUEST']._serialized_end=3763
-  _globals['_RECOGNIZERESPONSE']._serialized_start=3766
-  _globals['_RECOGNIZERESPONSE']._serialized_end=3915
-  _globals['_RECOGNIZEFINISHED']._serialized_start=3918
-  _globals['_RECOGNIZEFINISHED']._serialized_end=4065
-  _globals['_LISTRECOGNIZERSREQUEST']._serialized_start=4067
-  _globals['_LISTRECOGNIZERSREQUEST']._serialized_end=4091
-  _globals['_LISTRECOGNIZERSRESPONSE']._serialized_start=4093
-  _globals['_LISTRECOGNIZERSRESPONSE']._serialized_end=4172
-  _globals['_RECOGNIZER']._serialized_start=4174
-  _globals['_RECOGNIZER']._serialized_end=4254
-  _globals['_RECOGNITIONSERVICE']._serialized_start=4375
-  _globals['_RECOGNITIONSERVICE']._serialized_end=4860
+  _globals['_RECOGNITIONCONFIG']._serialized_end=1356
+  _globals['_TURNDETECTION']._serialized_start=1359
+  _globals['_TURNDETECTION']._serialized_end=1871
+  _globals['_TURNDETECTION_MODE']._serialized_start=1673
+  _globals['_TURNDETECTION_MODE']._serialized_end=1756
+  _globals['_TURNDETECTION_EAGERNESS']._serialized_start=1758
+  _globals['_TURNDETECTION_EAGERNESS']._serialized_end=1857
+  _globals['_RECOGNITIONFLUSH']._serialized_start=1873
+  _globals['_RECOGNITIONFLUSH']._serialized_end=1904
+  _globals['_RECOGNITIONRESET']._serialized_start=1906
+  _globals['_RECOGNITIONRESET']._serialized_end=1924
+  _globals['_STREAMINGRECOGNIZERESPONSE']._serialized_start=1927
+  _globals['_STREAMINGRECOGNIZERESPONSE']._serialized_end=2376
+  _globals['_STREAMINGRECOGNIZEMANYRESPONSE']._serialized_start=2379
+  _globals['_STREAMINGRECOGNIZEMANYRESPONSE']._serialized_end=2510
+  _globals['_STREAMEVENT']._serialized_start=2513
+  _globals['_STREAMEVENT']._serialized_end=2659
+  _globals['_RECOGNITIONREADY']._serialized_start=2661
+  _globals['_RECOGNITIONREADY']._serialized_end=2759
+  _globals['_SPEECHSTARTED']._serialized_start=2761
+  _globals['_SPEECHSTARTED']._serialized_end=2810
+  _globals['_SPEECHSTOPPED']._serialized_start=2812
+  _globals['_SPEECHSTOPPED']._serialized_end=2927
+  _globals['_PARTIALTRANSCRIPT']._serialized_start=2929
+  _globals['_PARTIALTRANSCRIPT']._serialized_end=3008
+  _globals['_WORD']._serialized_start=3010
+  _globals['_WORD']._serialized_end=3085
+  _globals['_TRANSCRIPTSEGMENT']._serialized_start=3088
+  _globals['_TRANSCRIPTSEGMENT']._serialized_end=3374
+  _globals['_TRANSCRIPTTOKEN']._serialized_start=3376
+  _globals['_TRANSCRIPTTOKEN']._serialized_end=3424
+  _globals['_FINALTRANSCRIPT']._serialized_start=3427
+  _globals['_FINALTRANSCRIPT']._serialized_end=3651
+  _globals['_UTTERANCEERROR']._serialized_start=3653
+  _globals['_UTTERANCEERROR']._serialized_end=3737
+  _globals['_RECOGNITIONFINISHED']._serialized_start=3739
+  _globals['_RECOGNITIONFINISHED']._serialized_end=3836
+  _globals['_RECOGNIZEREQUEST']._serialized_start=3838
+  _globals['_RECOGNIZEREQUEST']._serialized_end=3942
+  _globals['_RECOGNIZERESPONSE']._serialized_start=3945
+  _globals['_RECOGNIZERESPONSE']._serialized_end=4094
+  _globals['_RECOGNIZEFINISHED']._serialized_start=4097
+  _globals['_RECOGNIZEFINISHED']._serialized_end=4244
+  _globals['_LISTRECOGNIZERSREQUEST']._serialized_start=4246
+  _globals['_LISTRECOGNIZERSREQUEST']._serialized_end=4270
+  _globals['_LISTRECOGNIZERSRESPONSE']._serialized_start=4272
+  _globals['_LISTRECOGNIZERSRESPONSE']._serialized_end=4351
+  _globals['_RECOGNIZER']._serialized_start=4353
+  _globals['_RECOGNIZER']._serialized_end=4433
+  _globals['_RECOGNITIONSERVICE']._serialized_start=4554
+  _globals['_RECOGNITIONSERVICE']._serialized_end=5039
 # @@protoc_insertion_point(module_scope)

@@ -76,7 +76,7 @@ class CancelRecognition(_message.Message):
     def __init__(self) -> None: ...
 
 class RecognitionConfig(_message.Message):
-    __slots__ = ("model", "format", "language", "task", "turn_detection", "partials", "words", "skip_transcription", "prompt", "temperature")
+    __slots__ = ("model", "format", "language", "task", "turn_detection", "partials", "words", "skip_transcription", "prompt", "temperature", "token_logprobs")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class RecognitionConfig(_message.Message):
     SKIP_TRANSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     model: str
     format: _audio_pb2.AudioFormat
     language: str
@@ -97,7 +98,8 @@ class RecognitionConfig(_message.Message):
     skip_transcription: bool
     prompt: str
     temperature: float
-    def __init__(self, model: _Optional[str] = ..., format: _Optional[_Union[_audio_pb2.AudioFormat, _Mapping]] = ..., language: _Optional[str] = ..., task: _Optional[_Union[RecognitionTask, str]] = ..., turn_detection: _Optional[_Union[TurnDetection, _Mapping]] = ..., partials: _Optional[bool] = ..., words: _Optional[bool] = ..., skip_transcription: _Optional[bool] = ..., prompt: _Optional[str] = ..., temperature: _Optional[float] = ...) -> None: ...
+    token_logprobs: bool
+    def __init__(self, model: _Optional[str] = ..., format: _Optional[_Union[_audio_pb2.AudioFormat, _Mapping]] = ..., language: _Optional[str] = ..., task: _Optional[_Union[RecognitionTask, str]] = ..., turn_detection: _Optional[_Union[TurnDetection, _Mapping]] = ..., partials: _Optional[bool] = ..., words: _Optional[bool] = ..., skip_transcription: _Optional[bool] = ..., prompt: _Optional[str] = ..., temperature: _Optional[float] = ..., token_logprobs: _Optional[bool] = ...) -> None: ...
 
 class TurnDetection(_message.Message):
     __slots__ = ("mode", "threshold", "silence", "prefix", "detector", "eagerness", "max_silence")
@@ -240,7 +242,7 @@ class Word(_message.Message):
     def __init__(self, text: _Optional[str] = ..., start_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., probability: _Optional[float] = ...) -> None: ...
 
 class TranscriptSegment(_message.Message):
-    __slots__ = ("text", "start_ms", "end_ms", "token_ids", "temperature", "average_logprob", "compression_ratio", "no_speech_probability", "words")
+    __slots__ = ("text", "start_ms", "end_ms", "token_ids", "temperature", "average_logprob", "compression_ratio", "no_speech_probability", "words", "tokens")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     START_MS_FIELD_NUMBER: _ClassVar[int]
     END_MS_FIELD_NUMBER: _ClassVar[int]
@@ -250,6 +252,7 @@ class TranscriptSegment(_message.Message):
     COMPRESSION_RATIO_FIELD_NUMBER: _ClassVar[int]
     NO_SPEECH_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     text: str
     start_ms: int
     end_ms: int
@@ -259,10 +262,19 @@ class TranscriptSegment(_message.Message):
     compression_ratio: float
     no_speech_probability: float
     words: _containers.RepeatedCompositeFieldContainer[Word]
-    def __init__(self, text: _Optional[str] = ..., start_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., temperature: _Optional[float] = ..., average_logprob: _Optional[float] = ..., compression_ratio: _Optional[float] = ..., no_speech_probability: _Optional[float] = ..., words: _Optional[_Iterable[_Union[Word, _Mapping]]] = ...) -> None: ...
+    tokens: _containers.RepeatedCompositeFieldContainer[TranscriptToken]
+    def __init__(self, text: _Optional[str] = ..., start_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., temperature: _Optional[float] = ..., average_logprob: _Optional[float] = ..., compression_ratio: _Optional[float] = ..., no_speech_probability: _Optional[float] = ..., words: _Optional[_Iterable[_Union[Word, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[TranscriptToken, _Mapping]]] = ...) -> None: ...
+
+class TranscriptToken(_message.Message):
+    __slots__ = ("text", "logprob")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    text: bytes
+    logprob: float
+    def __init__(self, text: _Optional[bytes] = ..., logprob: _Optional[float] = ...) -> None: ...
 
 class FinalTranscript(_message.Message):
-    __slots__ = ("utterance", "text", "start_ms", "end_ms", "language", "segments", "tag")
+    __slots__ = ("utterance", "text", "start_ms", "end_ms", "language", "segments", "tag", "confidence", "no_speech_probability")
     UTTERANCE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     START_MS_FIELD_NUMBER: _ClassVar[int]
@@ -270,6 +282,8 @@ class FinalTranscript(_message.Message):
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     TAG_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    NO_SPEECH_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     utterance: int
     text: str
     start_ms: int
@@ -277,7 +291,9 @@ class FinalTranscript(_message.Message):
     language: str
     segments: _containers.RepeatedCompositeFieldContainer[TranscriptSegment]
     tag: str
-    def __init__(self, utterance: _Optional[int] = ..., text: _Optional[str] = ..., start_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., language: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[TranscriptSegment, _Mapping]]] = ..., tag: _Optional[str] = ...) -> None: ...
+    confidence: float
+    no_speech_probability: float
+    def __init__(self, utterance: _Optional[int] = ..., text: _Optional[str] = ..., start_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., language: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[TranscriptSegment, _Mapping]]] = ..., tag: _Optional[str] = ..., confidence: _Optional[float] = ..., no_speech_probability: _Optional[float] = ...) -> None: ...
 
 class UtteranceError(_message.Message):
     __slots__ = ("utterance", "status", "tag")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +14,7 @@ from antiphon_vocoder.recognition.messages import (
     DecodeOptions,
     RecognizerInfo,
     Segment,
+    Token,
     WordTiming,
 )
 from antiphon_vocoder.recognition.whisper.backend import (
@@ -35,6 +38,8 @@ _SURELY_NO_SPEECH = 0.7
 _SURE_LOGPROB = -0.4
 _FASTEST_TOKENS_PER_SECOND = 12
 _EXTRA_TOKENS = 16
+_TINY = 1e-9
+"""Least probability of a token that is reported."""
 
 
 @dataclass(frozen=True)
@@ -129,13 +134,16 @@ class WhisperRecognizer:
         else:
             temperatures = TEMPERATURES if effort is Effort.FULL else TEMPERATURES[:1]
         beams = 1 if effort is Effort.DRAFT else self._beam_size
-        attempt = self._decode(encoded, prompt, temperatures, beams, seconds)
+        attempts = self._decode(encoded, prompt, temperatures, beams, seconds)
+        attempt = _best(attempts)
+        # It follows from the audio and the prompt alone.
+        no_speech = attempts[0].no_speech
         if attempt is None:
-            return Transcript([], language, seconds)
+            return Transcript([], language, seconds, no_speech=no_speech)
         is_first_choice = attempt.is_plausible or attempt.is_silence
         settled = effort is Effort.FULL or (effort is Effort.AHEAD and is_first_choice)
         if attempt.is_silence:
-            return Transcript([], language, seconds, settled)
+            return Transcript([], language, seconds, settled, no_speech)
         if timestamps:
             spans, heard = self._split(attempt.tokens, seconds)
         else:
@@ -145,9 +153,9 @@ class WhisperRecognizer:
             for start, end, tokens in spans
             if self._vocabulary.decode(tokens).strip()
         ]
-        if options.words and segments:
-            self._add_words(segments, encoded, language, options.translate, seconds)
-        return Transcript(segments, language, heard, settled)
+        if (options.words or options.logprobs) and segments:
+            self._add_aligned(segments, encoded, language, options, seconds)
+        return Transcript(segments, language, heard, settled, no_speech)
 
     def _language(self, encoded: EncodedAudio, options: DecodeOptions) -> str:
         if not self._backend.is_multilingual:
@@ -180,16 +188,15 @@ class WhisperRecognizer:
         temperatures: tuple[float, ...],
         beams: int,
         seconds: float,
-    ) -> _Decoded | None:
-        """The first attempt that is plausible or silence, else the likeliest usable one."""
+    ) -> list[_Decoded]:
+        """Attempts up to the first one that is plausible or silence."""
         attempts: list[_Decoded] = []
         for temperature in temperatures:
             attempt = self._attempt(encoded, prompt, temperature, beams, seconds)
-            if attempt.is_silence or attempt.is_plausible:
-                return attempt
             attempts.append(attempt)
-        usable = [attempt for attempt in attempts if attempt.compression <= COMPRESSION_LIMIT]
-        return max(usable, key=lambda attempt: attempt.logprob, default=None)
+            if attempt.is_silence or attempt.is_plausible:
+                break
+        return attempts
 
     def _attempt(
         self,
@@ -257,36 +264,58 @@ class WhisperRecognizer:
             compression_ratio=attempt.compression,
             no_speech_probability=attempt.no_speech,
             words=[],
+            tokens=[],
         )
 
-    def _add_words(
+    def _add_aligned(
         self,
         segments: list[Segment],
         encoded: EncodedAudio,
         language: str,
-        translate: bool,
+        options: DecodeOptions,
         seconds: float,
     ) -> None:
-        """Fills in word times from the cross-attention alignment of all segments' tokens."""
+        """Fills in words and tokens from the cross-attention alignment of all segments' tokens."""
         tokens = [
             token
             for segment in segments
             for token in segment.token_ids
             if self._vocabulary.is_text(token)
         ]
-        alignment = encoded.align(self._start_sequence(language, translate), tokens)
+        alignment = encoded.align(self._start_sequence(language, options.translate), tokens)
         times = np.minimum(np.array(alignment.positions) * TIMESTAMP_SECONDS, seconds)
         probabilities = alignment.probabilities
         first = 0
         for segment in segments:
             count = sum(self._vocabulary.is_text(token) for token in segment.token_ids)
-            for word, size in self._vocabulary.split_words(tokens[first : first + count]):
-                segment.words.append(
-                    WordTiming(
-                        text=word.strip(),
-                        start_ms=round(times[first] * 1000),
-                        end_ms=round(times[first + size] * 1000),
-                        probability=float(np.mean(probabilities[first : first + size])),
-                    )
+            part = slice(first, first + count)
+            if options.logprobs:
+                segment.tokens.extend(
+                    Token(self._vocabulary.text_bytes(token), math.log(max(probability, _TINY)))
+                    for token, probability in zip(tokens[part], probabilities[part], strict=True)
                 )
-                first += size
+            if options.words:
+                segment.words.extend(self._words(tokens[part], times[first:], probabilities[part]))
+            first += count
+
+    def _words(
+        self, tokens: list[int], times: NDArray[np.float64], probabilities: list[float]
+    ) -> Iterator[WordTiming]:
+        """Words of one segment's tokens, with the times from the first of them on."""
+        first = 0
+        for word, size in self._vocabulary.split_words(tokens):
+            yield WordTiming(
+                text=word.strip(),
+                start_ms=round(times[first] * 1000),
+                end_ms=round(times[first + size] * 1000),
+                probability=float(np.mean(probabilities[first : first + size])),
+            )
+            first += size
+
+
+def _best(attempts: list[_Decoded]) -> _Decoded | None:
+    """The last one where it settled the matter, else the likeliest usable one."""
+    if attempts[-1].is_silence or attempts[-1].is_plausible:
+        return attempts[-1]
+    usable = [attempt for attempt in attempts if attempt.compression <= COMPRESSION_LIMIT]
+    return max(usable, key=lambda attempt: attempt.logprob, default=None)

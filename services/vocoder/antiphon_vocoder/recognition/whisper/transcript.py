@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -32,6 +33,18 @@ class Transcript:
     """How far the pass got: text behind it needs a further pass."""
     is_settled: bool = True
     """Equal to the result of Effort.FULL."""
+    no_speech: float = 1.0
+    """Probability that there is no speech."""
+
+    @property
+    def confidence(self) -> float:
+        """Geometric mean of the tokens' probabilities, 0 to 1; 0 without text."""
+        counts = [len(segment.token_ids) for segment in self.segments]
+        if not sum(counts):
+            return 0.0
+        logprobs = (segment.average_logprob for segment in self.segments)
+        weighted = sum(mean * count for mean, count in zip(logprobs, counts, strict=True))
+        return min(1.0, math.exp(weighted / sum(counts)))
 
     @property
     def text(self) -> str:

@@ -14,6 +14,17 @@ _PROMPT_TOKENS = 223
 """Half of the 448 text positions, less the marker before it."""
 
 
+def _byte_level_alphabet() -> dict[str, int]:
+    """The printable character that byte-level BPE uses for each byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = sorted(set(range(256)) - set(printable))
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _byte_level_alphabet()
+
+
 class Vocabulary:
     """Tokens of one whisper model.
 
@@ -67,6 +78,10 @@ class Vocabulary:
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the text tokens among ``tokens``."""
         return self._tokenizer.decode([token for token in tokens if self.is_text(token)])
+
+    def text_bytes(self, token: int) -> bytes:
+        """Bytes of a text token, perhaps a part of a character."""
+        return bytes(_BYTES[character] for character in self._tokenizer.id_to_token(token) or "")
 
     def split_words(self, tokens: Sequence[int]) -> list[tuple[str, int]]:
         """(word, number of tokens) of text tokens; a word begins with a space.
