@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,12 +35,17 @@ CLEAR = pb.SpeechClear()
 CODES = pb.SPEECH_INPUT_KIND_CODES
 
 
-def codec_workers(codec: FakeCodec | None) -> Any:
+Serve = Callable[[Endpoint], None]
+
+
+def codec_workers(codec: FakeCodec | Serve | None) -> Any:
     """Stands for WorkerProcess: speech is scripted; the codec's loop runs in a thread, or in its
-    real process where no codec is given."""
+    real process where no codec is given. A function runs in the thread in place of the loop."""
     speech = scripted_workers(ToneVoice())
 
     def serve(endpoint: Endpoint) -> None:
+        if callable(codec):
+            return codec(endpoint)
         endpoint.wait(None)
         config, *rest = endpoint.drain()
         assert isinstance(config, CodecEngineConfig)
@@ -171,7 +176,9 @@ def speech_codes(codes: np.ndarray) -> pb.StreamSpeechRequest:
 
 
 @asynccontextmanager
-async def serving(codec: FakeCodec | None = None, **settings: Any) -> AsyncIterator[CodecBench]:
+async def serving(
+    codec: FakeCodec | Serve | None = None, **settings: Any
+) -> AsyncIterator[CodecBench]:
     """A service; with a FakeCodec its process is a thread."""
     lifecycle = Lifecycle()
     settings.setdefault("codecs", ["fake=nowhere"])

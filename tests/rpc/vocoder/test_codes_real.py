@@ -12,6 +12,7 @@ import pytest
 import torch
 from antiphon_core.errors import FailedPrecondition, Unavailable
 from antiphon_core.rpc.streams import open_stream
+from antiphon_vocoder.codec_engine.__main__ import serve
 from codes_bench import serving, speech_codes, speech_config
 from transformers import MimiConfig, MimiModel
 
@@ -119,5 +120,5 @@ async def _death_and_return(bench, codes: np.ndarray, expected: bytes) -> None:
 async def test_a_wrong_checkpoint_ends_the_start_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "unknown"}')
     with pytest.raises(FailedPrecondition, match=r"the codec process cannot boot: .*safetensors"):
-        async with serving(None, codecs=[str(tmp_path)]):
+        async with serving(serve, codecs=[str(tmp_path)]):
             pass
