@@ -153,7 +153,8 @@ CLEAR = pb.StreamSpeechRequest(clear=pb.SpeechClear())
 class SpeechBench:
     """A running service and a stub to it."""
 
-    def __init__(self, runtime: SpeechRuntime, stub: Any, lifecycle: Lifecycle) -> None:
+    def __init__(self, runtime: SpeechRuntime, stub: Any, lifecycle: Lifecycle, port: int) -> None:
+        self.port = port
         self.runtime = runtime
         self.stub = stub
         self.lifecycle = lifecycle
@@ -202,7 +203,7 @@ async def running(voice: ToneVoice | None = None, **settings: Any) -> AsyncItera
     lifecycle.ready()
     channel = open_channel(f"127.0.0.1:{port}")
     try:
-        yield SpeechBench(runtime, VocoderServiceStub(channel), lifecycle)
+        yield SpeechBench(runtime, VocoderServiceStub(channel), lifecycle, port)
     finally:
         await channel.close()
         await server.stop(0.0)

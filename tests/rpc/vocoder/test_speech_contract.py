@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
+from antiphon.vocoder.v1.vocoder_service_pb2_grpc import VocoderServiceStub
 from antiphon_core.errors import (
     DeadlineExceeded,
     Internal,
@@ -20,8 +21,11 @@ from antiphon_core.errors import (
     ResourceExhausted,
     Unimplemented,
 )
+from antiphon_core.rpc.channel import open_channel
 from antiphon_core.rpc.streams import messages, open_stream, result
 from speech_bench import CLEAR, FLUSH, SpeechBench, Spoken, ToneVoice, config, running, text
+from support.waiting import until
+from support.wire import Wire
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -301,6 +305,26 @@ async def test_cancel_reaches_the_model_within_a_hop(voice: ToneVoice) -> None:
         hops = voice.hops
         await asyncio.sleep(0.2)
         assert voice.hops == hops
+
+
+async def test_a_client_that_is_cut_off_frees_its_slots(
+    bench: SpeechBench, voice: ToneVoice
+) -> None:
+    """A reset connection, as a killed client leaves it: speaking, waiting for text, and queued."""
+    voice.hop_seconds = 0.02
+    expected = (await bench.say("Kept.")).data
+    wire = Wire(bench.port)
+    async with open_channel(f"127.0.0.1:{await wire.start()}") as channel:
+        calls = [VocoderServiceStub(channel).StreamSpeech() for _ in range(5)]
+        for call in calls:
+            await call.write(config())
+        for call in calls[:2]:
+            await call.write(text(TEXT * 20))
+        await until(lambda: (bench.runtime.slots.busy, bench.runtime.slots.queued) == (4, 1))
+        await wire.cut()
+        await until(lambda: bench.runtime.slots.busy == bench.runtime.slots.queued == 0)
+    await bench.until_idle()
+    assert (await bench.say("Kept.")).data == expected
 
 
 async def still_hops(voice: ToneVoice) -> int:
