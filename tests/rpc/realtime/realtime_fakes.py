@@ -284,7 +284,8 @@ class _Ear:
     def _is_loud(self, step: bytes) -> bool:
         if self._step_bytes == 80:
             return max(step) > 2
-        return max(map(abs, array("h", step))) > LOUD_ENOUGH
+        # Digital silence is most of what a bench sends.
+        return bool(step.strip(b"\0")) and max(map(abs, array("h", step))) > LOUD_ENOUGH
 
     def hear(self, audio: bytes) -> list[rec.StreamingRecognizeResponse]:
         events = []
