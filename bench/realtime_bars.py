@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from antiphon_cli.suite.runner import Suite
 from antiphon_cli.suite.settings import EdgeSettings
 from antiphon_cli.talk.http import open_client
@@ -211,4 +212,4 @@ if __name__ == "__main__":
     if unknown := set(chosen) - set(MEASUREMENTS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(MEASUREMENTS)}")
     configure_logging("bench", level="error")
-    sys.exit(asyncio.run(main(chosen, given.soak)))
+    sys.exit(uvloop.run(main(chosen, given.soak)))

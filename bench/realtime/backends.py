@@ -7,6 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+import uvloop
 from antiphon_core.logs import configure_logging
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "rpc" / "realtime"))
@@ -23,4 +24,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())
