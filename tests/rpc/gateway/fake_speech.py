@@ -33,6 +33,8 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
         self.calls = Calls()
         self.script = SpeechScript()
         self.texts: list[str] = []
+        self.codes: list[list[int]] = []
+        """Of streams that had any."""
         self.made: list[voc.Voice] = []
         self.samples: list[tuple[voc.CreateVoiceConfig, bytes]] = []
         self.keeps_no_voices = False
@@ -42,6 +44,7 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
         script = self.script
         config = None
         text = ""
+        codes: list[int] = []
         try:
             async for request in requests:
                 kind = request.WhichOneof("message")
@@ -53,7 +56,10 @@ class FakeVocoder(vocoder_service_pb2_grpc.VocoderServiceServicer):
                     yield self._ready(config)
                 elif kind == "text":
                     text += request.text
+                elif kind == "codes":
+                    codes += request.codes.codes
             self.texts.append(text)
+            self.codes += [codes] if codes else []
             sample = 0
             for index, chunk in enumerate(script.chunks):
                 if script.fail_after_chunks == index:

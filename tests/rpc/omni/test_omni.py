@@ -177,6 +177,28 @@ async def test_formats_choices_and_the_note(omni: OmniBench) -> None:
     assert set(plain.json()["choices"][0]["message"]["content"].split()) <= set(WORDS)
 
 
+async def test_it_speaks_for_the_speech_route(omni: OmniBench) -> None:
+    """The model never ends by itself: its reader leaves behind three seconds."""
+    fields = {"model": "talker", "voice": "alloy", "input": "red sky", "response_format": "pcm"}
+    heard = b""
+    async with httpx.AsyncClient(base_url=omni.url, timeout=60) as http:
+        async with http.stream("POST", "/v1/audio/speech", json=fields) as response:
+            assert response.status_code == 200
+            assert response.headers["content-type"].startswith("audio/pcm")
+            assert "voice of its own" in response.headers["x-antiphon-notes"]
+            async for data in response.aiter_bytes():
+                heard += data
+                if len(heard) >= 2 * 40 * FRAME_SAMPLES:
+                    break
+    frames = np.frombuffer(heard[: 2 * 40 * FRAME_SAMPLES], "<i2").reshape(40, FRAME_SAMPLES)
+    assert np.abs(frames).max(1).min() > 0 and len(np.unique(frames, axis=0)) == 40
+    for _ in range(300):
+        if not await omni.held():
+            break
+        await asyncio.sleep(0.05)
+    assert not await omni.held()
+
+
 async def test_a_slow_reader_loses_nothing(omni: OmniBench) -> None:
     fields = body(max_tokens=500, stream=True, **SEED)
     pieces: list[str] = []

@@ -136,6 +136,8 @@ def find_model(name: str, backends: Backends) -> Model:
 
 def _language_model(model: ModelInfo, alias: str = "") -> Model:
     capabilities = ["completion", "chat"] if model.chat else ["completion"]
+    if model.code_format is not None:
+        capabilities.append("speech")
     return Model(
         id=alias or model.id,
         created=model.created_at or _STARTED_AT,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from antiphon_core.errors import AntiphonError, Internal, InvalidArgument
 
 from antiphon_gateway.clients import Backends
 from antiphon_gateway.config import Limits
+from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.domain.speech import (
     AudioChunk,
     AudioFormat,
@@ -26,7 +28,13 @@ from antiphon_gateway.openai.audio import (
 )
 from antiphon_gateway.openai.chat_output import sse_frame
 from antiphon_gateway.openai.fields import SPEECH
-from antiphon_gateway.routes.common import gateway_of, read_request, write_failure
+from antiphon_gateway.routes.common import (
+    gateway_of,
+    note_headers,
+    read_request,
+    write_failure,
+)
+from antiphon_gateway.routes.narration import NOTE, narrated, narration, speaking_model
 from antiphon_gateway.sse import StreamWriter
 
 _ENCODINGS = {
@@ -55,14 +63,17 @@ class Speech:
         gateway = gateway_of(scope)
         request, headers = await read_request(scope, receive, SpeechRequest, SPEECH, "speech")
         limits = gateway.settings.limits
-        config = speech_config(request, gateway.backends, limits)
+        _check_input(request, limits)
+        model = speaking_model(request.model or "", gateway.backends)
+        if model is not None:
+            generate = narration(request, model, limits.request_seconds)
+            config = _code_config(request, model, limits)
+            speaking = narrated(generate, config, gateway.backends)
+            headers = [*headers, *note_headers([], [NOTE] if request.voice else [])]
+        else:
+            speaking = _spoken_text(request, gateway.backends, limits)
         writer = StreamWriter(send, limits)
-        async with (
-            cancel_on_disconnect(receive),
-            gateway.backends.vocoder.stream(config) as stream,
-        ):
-            await stream.send_text(request.input)
-            await stream.end_input()
+        async with cancel_on_disconnect(receive), speaking as stream:
             ready, first = await _first_audio(stream)
             if request.stream_format == "sse":
                 async with writer.watched():
@@ -75,13 +86,7 @@ class Speech:
         await writer.end()
 
 
-def speech_config(request: SpeechRequest, backends: Backends, limits: Limits) -> SpeechConfig:
-    """The speech stream that a request asks for.
-
-    Raises:
-        InvalidArgument: empty or overlong input, unknown voice.
-        NotFound: unknown model.
-    """
+def _check_input(request: SpeechRequest, limits: Limits) -> None:
     if not request.input.strip():
         raise InvalidArgument("input is empty", field="input")
     if len(request.input) > limits.speech_characters:
@@ -94,21 +99,60 @@ def speech_config(request: SpeechRequest, backends: Backends, limits: Limits) ->
                 "observed": str(len(request.input)),
             },
         )
-    asked = request.response_format or "mp3"
-    encoding = _ENCODINGS[asked]
-    rate = request.sample_rate or (_PCM_SAMPLE_RATE if encoding == "pcm16" else 0)
+
+
+@asynccontextmanager
+async def _spoken_text(
+    request: SpeechRequest, backends: Backends, limits: Limits
+) -> AsyncIterator[AsyncIterator[SpeechEvent]]:
+    """The speech stream of a voice, with all its input."""
+    async with backends.vocoder.stream(_text_config(request, backends, limits)) as stream:
+        await stream.send_text(request.input)
+        await stream.end_input()
+        yield stream
+
+
+def _text_config(request: SpeechRequest, backends: Backends, limits: Limits) -> SpeechConfig:
+    """What a voice is asked for.
+
+    Raises:
+        InvalidArgument: unknown voice.
+        NotFound: unknown model.
+    """
     voice = request.voice
     name = voice.id if voice is not None and not isinstance(voice, str) else voice or ""
     return SpeechConfig(
         voice=backends.vocoder.resolve_voice(name),
         model=backends.vocoder.resolve_model(request.model or ""),
-        output_format=AudioFormat(encoding, rate),
+        output_format=_output_format(request),
         speed=request.speed if request.speed is not None else 1.0,
         language=request.language or "",
         instructions=request.instructions or "",
-        exact_container=encoding == "wav" and request.stream_format is None,
+        exact_container=_is_whole_wav(request),
         timeout=limits.request_seconds,
     )
+
+
+def _code_config(request: SpeechRequest, model: ModelInfo, limits: Limits) -> SpeechConfig:
+    """What the codec of a model that speaks itself is asked for."""
+    return SpeechConfig(
+        output_format=_output_format(request),
+        exact_container=_is_whole_wav(request),
+        code_format=model.code_format,
+        timeout=limits.request_seconds,
+    )
+
+
+def _output_format(request: SpeechRequest) -> AudioFormat:
+    encoding = _ENCODINGS[request.response_format or "mp3"]
+    return AudioFormat(
+        encoding, request.sample_rate or (_PCM_SAMPLE_RATE if encoding == "pcm16" else 0)
+    )
+
+
+def _is_whole_wav(request: SpeechRequest) -> bool:
+    """Nobody hears it before its end, so that its sizes can be exact."""
+    return request.response_format == "wav" and request.stream_format is None
 
 
 async def _first_audio(
