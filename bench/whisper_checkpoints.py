@@ -1,4 +1,6 @@
-"""Whisper checkpoints for tests: small random ones, and the packaged model in their layout."""
+"""Whisper checkpoints in the transformers layout, for benches and tests: small random ones, and the
+packaged CTranslate2 model with its own weights.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ def converted_checkpoint(directory: Path) -> Path:
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     described = json.loads((source / "config.json").read_text())
     generation = _generation(described["suppress_ids"], is_multilingual=False)
-    generation.alignment_heads = described["alignment_heads"]
+    generation.update(alignment_heads=described["alignment_heads"])
     return _finish(directory, generation, bands)
 
 

@@ -12,11 +12,11 @@ from antiphon.vocoder.v1 import recognition_service_pb2_grpc as pb_grpc
 from antiphon_core.rpc.channel import open_channel
 from antiphon_vocoder.recognition.config import RecognitionSettings
 
+from bench.whisper_checkpoints import converted_checkpoint
 from tests.rpc.recognition import test_files, test_streaming
 from tests.rpc.recognition.conftest import RecognitionServer
 from tests.rpc.recognition.live import audio_requests, of, recognise, word_error_rate
 from tests.unit.recognition.piper_speech import SENTENCES, pcm16, silence, speak
-from tests.unit.recognition.whisper_models import converted_checkpoint
 
 pytestmark = pytest.mark.slow
 

@@ -24,7 +24,7 @@ from transformers.generation import GenerationMixin
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 from transformers.models.whisper import generation_whisper
 
-from tests.unit.recognition.whisper_models import (
+from bench.whisper_checkpoints import (
     END,
     NO_TIMESTAMPS,
     PREVIOUS,

@@ -16,7 +16,7 @@ from antiphon_vocoder.recognition.whisper_torch.model import WhisperModel
 from safetensors.torch import load_file, save_file
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-from tests.unit.recognition.whisper_models import random_checkpoint
+from bench.whisper_checkpoints import random_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from antiphon_vocoder.recognition.whisper.opening import (
 )
 from antiphon_vocoder.recognition.whisper.recognizer import WhisperRecognizer
 
+from bench.whisper_checkpoints import converted_checkpoint, random_checkpoint
 from tests.unit.recognition.piper_speech import SENTENCES, silence, speak
-from tests.unit.recognition.whisper_models import converted_checkpoint, random_checkpoint
 
 
 @pytest.fixture(scope="module")
