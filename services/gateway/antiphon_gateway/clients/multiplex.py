@@ -8,7 +8,7 @@ at which its request ends.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from antiphon.llm.v1 import generate_pb2
@@ -121,7 +121,7 @@ class _GenerationCall(SharedCall[MultiplexedGeneration]):
         if not self.is_over:
             self.send(convert.cancel_to_proto(stream_id))
 
-    def _deal(self, message: generate_pb2.GenerateManyResponse) -> None:
+    def _deal(self, message: generate_pb2.GenerateManyResponse) -> Iterator[None]:
         generations = self._streams
         for stream_id, choice, text, count in zip(
             message.stream_ids, message.choices, message.texts, message.token_counts, strict=True
@@ -129,6 +129,7 @@ class _GenerationCall(SharedCall[MultiplexedGeneration]):
             generation = generations.get(stream_id)
             if generation is not None:
                 generation.add_text(choice, text, count)
+                yield
         for item in message.events:
             generation = generations.get(item.stream_id)
             if generation is None:
@@ -139,6 +140,7 @@ class _GenerationCall(SharedCall[MultiplexedGeneration]):
                 event = convert.response_to_event(item.response)
                 if event is not None:
                     generation.add(event)
+            yield
 
     def _next_message(self) -> generate_pb2.GenerateManyRequest | None:
         return self._outbox.popleft() if self._outbox else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from antiphon.vocoder.v1 import recognition_service_pb2 as pb
@@ -244,7 +244,7 @@ class _RecognitionCall(SharedCall[MultiplexedRecognition]):
         if not self.is_over:
             self.outbox.act(convert.cancel_to_proto(stream_id))
 
-    def _deal(self, message: pb.StreamingRecognizeManyResponse) -> None:
+    def _deal(self, message: pb.StreamingRecognizeManyResponse) -> Iterator[None]:
         streams = self._streams
         for item in message.events:
             stream = streams.get(item.stream_id)
@@ -254,10 +254,12 @@ class _RecognitionCall(SharedCall[MultiplexedRecognition]):
                 stream.fail(from_status(item.error))
             else:
                 stream.add(item.message)
+            yield
         for stream_id, count in zip(message.credit_stream_ids, message.credit_bytes, strict=True):
             stream = streams.get(stream_id)
             if stream is not None:
                 stream.add_credit(count)
+                yield
 
     def _next_message(self) -> pb.StreamingRecognizeManyRequest | None:
         return self.outbox.pop()
