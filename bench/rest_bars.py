@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import resource
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -153,8 +154,12 @@ async def main(names: list[str], options: argparse.Namespace) -> int:
     """Runs the measurements; the exit status."""
     report = Report("rest")
     for name in names:
+        started = time.monotonic()
         await MEASUREMENTS[name](report)
+        print(f"  {name}: {time.monotonic() - started:.0f} s", flush=True)
+    started = time.monotonic()
     await beside_peers(options)
+    print(f"  peers: {time.monotonic() - started:.0f} s")
     return report.finish()
 
 
