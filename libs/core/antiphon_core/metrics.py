@@ -74,7 +74,13 @@ class Metrics:
         labels: Sequence[str] = (),
         buckets: Sequence[float] = DURATION_BUCKETS,
     ) -> Histogram:
-        """A histogram with the given upper bounds."""
+        """A histogram with the given upper bounds.
+
+        None of them is negative: such a histogram has no sum, and OpenMetrics' readers then refuse
+        everything that the process says.
+        """
+        if any(bound < 0 for bound in buckets):
+            raise ValueError(f"the histogram {name!r} has a negative bucket")
         return self._get(Histogram, name, doc, labels, buckets=tuple(buckets))
 
     def fallback(self, component: str, reason: str) -> None:

@@ -6,7 +6,7 @@ from antiphon_core import metrics
 
 _RTF_BUCKETS = (0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0, 4.0)
 _SLACK_BUCKETS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-_LEAST_SLACK_BUCKETS = (-5.0, -1.0, -0.5, -0.1, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_LEAST_SLACK_BUCKETS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 _ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _START_BUFFER_SECONDS = 0.1
 _AUDIBLE_GAP_SECONDS = 0.1
@@ -73,7 +73,7 @@ class SpeechMetrics:
         self.least_slack = metrics.histogram(
             "speech_least_slack_seconds",
             "Least time by which audio came before a player with a 100 ms buffer ran dry, by "
-            "stream; negative for a gap",
+            "stream; 0 for a gap",
             model,
             buckets=_LEAST_SLACK_BUCKETS,
         )

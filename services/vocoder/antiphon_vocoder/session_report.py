@@ -64,7 +64,7 @@ class StreamReport:
         metrics = self._metrics
         if audio_seconds > 0:
             metrics.real_time_factor.labels(self._model).observe(duration / audio_seconds)
-        metrics.least_slack.labels(self._model).observe(self._player.least_slack)
+        metrics.least_slack.labels(self._model).observe(max(0.0, self._player.least_slack))
         metrics.underruns.labels(self._model).inc(self._player.underruns)
         metrics.streams.labels(self._model, str(self._player.continuous).lower()).inc()
         return self._first_audio - self.accepted_at, duration

@@ -205,3 +205,8 @@ print(time.monotonic() - started)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 5.0
     assert time.monotonic() - started < 15.0
+
+
+def test_a_histogram_with_a_negative_bucket_is_refused() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        Metrics().histogram("test_slack_seconds", "Slack", buckets=(-1.0, 0.0, 1.0))
