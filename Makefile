@@ -17,8 +17,8 @@ setup-dev: .venv/.setup-dev ## setup, and what tests and checks need
 demo: setup ## start the suite on real models, show it working, serve until Ctrl-C (DEMO_EXIT=1: exit after the tour)
 	$(BIN)/antiphon demo $(if $(DEMO_EXIT),--exit)
 
-test: setup-dev ## every test that belongs to a normal run
-	$(BIN)/python -m pytest
+test: setup-dev ## every test that belongs to a normal run (WORKERS=2)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(or $(WORKERS),2) --no-loadscope-reorder
 
 test-slow: setup-dev ## the tests marked slow
 	$(BIN)/python -m pytest -m "slow and not soak"

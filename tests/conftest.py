@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.suite import RunningSuite, start_suite, stop_suite
+
+SUITE_USERS = (
+    "tests/clients/",
+    "tests/e2e/test_aborts.py",
+    "tests/e2e/test_envoy.py",
+    "tests/faults/",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,6 +21,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak-seconds", type=float, default=600.0, help="load time of the engine's soak"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers share out files, whose fixtures are made once; one has all users of the suite."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Files(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            return "suite" if path.startswith(SUITE_USERS) else path
+
+    return Files(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -61,8 +61,13 @@ def _command_line(process: psutil.Process) -> list[str]:
 
 
 def free_port_block(count: int = PORTS) -> int:
-    """The first of ``count`` consecutive free ports, away from the default ones."""
-    for base in range(21000, 32000, count):
+    """The first of ``count`` consecutive free ports, away from the default ones.
+
+    Each of pytest's workers searches a range of its own: two at once would both see a block free.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    low = 21000 + worker % 5 * 2200
+    for base in range(low, low + 2200 - count, count):
         try:
             for port in range(base, base + count):
                 with socket.socket() as probe:

@@ -61,6 +61,7 @@ def test_every_figure_is_measured(small: None) -> None:
     assert not [name for name in counters if name.startswith("graph: eager")]
 
 
+@pytest.mark.slow
 def test_speculation_is_measured_and_its_texts_are_equal(
     small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,8 @@ from antiphon_nn.gguf_file import GgufFile
 from transformers import AutoModelForCausalLM
 
 OUTPUT_TOKENS = 64
+PARTS = [slice(0, 4), pytest.param(slice(4, None), marks=pytest.mark.slow)]
+"""Of the prompts; a run of all takes minutes."""
 PROMPTS = json.loads((Path(__file__).parent / "prompts.json").read_text())
 
 
@@ -101,9 +103,12 @@ def generate(
 
 
 @pytest.mark.timeout(1500)
-def test_greedy_tokens_equal_transformers(real: Real) -> None:
+@pytest.mark.parametrize(
+    "part", [slice(0, 5), pytest.param(slice(5, None), marks=pytest.mark.slow)]
+)
+def test_greedy_tokens_equal_transformers(real: Real, part: slice) -> None:
     sampling = Sampling(temperature=0.0, max_tokens=OUTPUT_TOKENS, ignore_eos=True)
-    prompts = {f"p{index}": prompt for index, prompt in enumerate(real.prompts)}
+    prompts = {f"p{index}": prompt for index, prompt in enumerate(real.prompts[part])}
     outputs = generate(real.loop, prompts, sampling)
     oracle = AutoModelForCausalLM.from_pretrained(
         real.path.parent, gguf_file=real.path.name, dtype=torch.float32
