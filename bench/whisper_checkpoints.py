@@ -27,7 +27,9 @@ VOCABULARY = 51864
 _GAIN = 6.0
 
 
-def _generation(suppressed: list[int], *, is_multilingual: bool) -> GenerationConfig:
+def _generation(
+    suppressed: list[int], *, is_multilingual: bool, **further: Any
+) -> GenerationConfig:
     return GenerationConfig(
         is_multilingual=is_multilingual,
         no_timestamps_token_id=NO_TIMESTAMPS,
@@ -40,6 +42,7 @@ def _generation(suppressed: list[int], *, is_multilingual: bool) -> GenerationCo
         begin_suppress_tokens=[220, END],
         max_initial_timestamp_index=50,
         max_length=448,
+        **further,
     )
 
 
@@ -121,8 +124,11 @@ def converted_checkpoint(directory: Path) -> Path:
     config.save_pretrained(directory)
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     described = json.loads((source / "config.json").read_text())
-    generation = _generation(described["suppress_ids"], is_multilingual=False)
-    generation.update(alignment_heads=described["alignment_heads"])
+    generation = _generation(
+        described["suppress_ids"],
+        is_multilingual=False,
+        alignment_heads=described["alignment_heads"],
+    )
     return _finish(directory, generation, bands)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
@@ -165,6 +167,29 @@ def test_a_cancelled_text_leaves_the_batch_and_frees_its_rows(backend: TorchBack
             with pytest.raises(CancelledError):
                 future.result(60)
     assert decode(backend, sound(2), ATTEMPTS[0][2]) == wanted
+
+
+def test_what_is_urgent_is_encoded_before_what_waits(backend: TorchBackend) -> None:
+    begun, release, order = threading.Event(), threading.Event(), list[str]()
+
+    def hold() -> None:
+        begun.set()
+        assert release.wait(30)
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(backend.engine.run, hold, never)]
+        assert begun.wait(30)
+        for name, urgent in (("draft", False), ("file", False), ("final", True)):
+            task = functools.partial(order.append, name)
+            futures.append(pool.submit(backend.engine.run, task, never, urgent=urgent))
+            limit = time.monotonic() + 30
+            while len(backend.engine._tasks) + len(backend.engine._urgent) < len(futures) - 1:
+                assert time.monotonic() < limit
+                time.sleep(0.001)
+        release.set()
+        for future in futures:
+            future.result(30)
+    assert order == ["final", "draft", "file"]
 
 
 def test_a_failed_step_fails_its_texts_and_the_next_one_works(

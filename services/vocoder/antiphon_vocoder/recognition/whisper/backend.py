@@ -99,9 +99,12 @@ class Backend(Protocol):
     """Excerpts that it works on at once; more wait."""
 
     def encode(
-        self, audio: NDArray[np.float32], is_cancelled: IsCancelled
+        self, audio: NDArray[np.float32], is_cancelled: IsCancelled, *, urgent: bool = False
     ) -> AbstractContextManager[EncodedAudio]:
-        """Encodes audio (n,) at 16 kHz in -1..1, at most 30 s; the block holds its place."""
+        """Encodes audio (n,) at 16 kHz in -1..1, at most 30 s; the block holds its place.
+
+        Urgent excerpts come before others that wait.
+        """
         ...
 
     def close(self) -> None:

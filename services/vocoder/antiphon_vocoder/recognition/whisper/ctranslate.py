@@ -54,9 +54,9 @@ class CTranslateBackend:
 
     @contextmanager
     def encode(
-        self, audio: NDArray[np.float32], is_cancelled: IsCancelled
+        self, audio: NDArray[np.float32], is_cancelled: IsCancelled, *, urgent: bool = False
     ) -> Iterator[_EncodedAudio]:
-        """See Backend."""
+        """See Backend; the queue before it has the order, since nothing else waits."""
         if is_cancelled():
             raise CancelledError
         encoded = self._encoder.encode(audio)

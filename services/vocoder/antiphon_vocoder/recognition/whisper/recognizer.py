@@ -116,7 +116,9 @@ class WhisperRecognizer:
         Raises:
             CancelledError: nobody wants the text any more.
         """
-        with self._backend.encode(audio, is_cancelled) as encoded:
+        # Somebody waits for the text of an utterance, not for a draft or a part of a file.
+        urgent = not timestamps and effort is not Effort.DRAFT
+        with self._backend.encode(audio, is_cancelled, urgent=urgent) as encoded:
             return self._transcribe(encoded, len(audio) / RATE, options, timestamps, effort)
 
     def _transcribe(

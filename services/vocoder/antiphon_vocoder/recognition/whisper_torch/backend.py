@@ -96,7 +96,7 @@ class TorchBackend:
 
     @contextmanager
     def encode(
-        self, audio: NDArray[np.float32], is_cancelled: IsCancelled
+        self, audio: NDArray[np.float32], is_cancelled: IsCancelled, *, urgent: bool = False
     ) -> Iterator[_EncodedAudio]:
         """See Backend."""
         features = torch.from_numpy(self._log_mel(audio, self._window.frames(len(audio))))
@@ -105,6 +105,7 @@ class TorchBackend:
             table = self.engine.run(
                 lambda: self._model.decoder.place(place, self._model.encoder(features)),
                 is_cancelled,
+                urgent=urgent,
             )
             yield _EncodedAudio(self, place, table, len(audio) / RATE, is_cancelled)
         finally:
@@ -174,7 +175,7 @@ class _EncodedAudio:
 
     def detect_language(self) -> str:
         return self._engine.run(
-            lambda: self._backend.likeliest_language(self._audio), self._is_cancelled
+            lambda: self._backend.likeliest_language(self._audio), self._is_cancelled, urgent=True
         )
 
     def generate(self, attempt: Attempt) -> Generated:
@@ -186,7 +187,7 @@ class _EncodedAudio:
                 self._audio, self._place, self._frames, start, list(tokens)
             )
 
-        return self._engine.run(run, self._is_cancelled)
+        return self._engine.run(run, self._is_cancelled, urgent=True)
 
 
 _NOTHING = np.zeros(0, np.float32)

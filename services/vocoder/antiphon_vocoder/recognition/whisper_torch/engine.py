@@ -70,6 +70,7 @@ class Engine:
         self._logit_rules = LogitRules(rules, model.device)
         self.task_row = rows - 1
         self._free = list(range(rows - 1))
+        self._urgent: deque[_Task] = deque()
         self._tasks: deque[_Task] = deque()
         self._waiting: deque[_Text] = deque()
         self._live: list[_Text] = []
@@ -82,14 +83,19 @@ class Engine:
         self._thread = threading.Thread(target=self._loop, name="whisper", daemon=True)
         self._thread.start()
 
-    def run(self, task: Callable[[], Any], is_cancelled: IsCancelled) -> Any:
+    def run(
+        self, task: Callable[[], Any], is_cancelled: IsCancelled, *, urgent: bool = False
+    ) -> Any:
         """Runs ``task`` on the engine's thread between two steps and returns its result.
+
+        Urgent tasks come before others that wait.
 
         Raises:
             CancelledError: it was cancelled before it began, or the engine stopped.
         """
         item = _Task(task, is_cancelled, Future())
-        self._put(lambda: self._tasks.append(item))
+        queue = self._urgent if urgent else self._tasks
+        self._put(lambda: queue.append(item))
         return item.result.result()
 
     def generate(
@@ -125,12 +131,12 @@ class Engine:
         self._model.bind_thread()
         while self._wait():
             # One at a time, so that an encoding holds up the texts of the batch for one step.
-            if self._tasks:
-                _answer(self._tasks.popleft())
+            if self._urgent or self._tasks:
+                _answer((self._urgent or self._tasks).popleft())
             self._drop_cancelled()
             if self._live:
                 self._guarded_step()
-        for item in (*self._live, *self._waiting, *self._tasks):
+        for item in (*self._live, *self._waiting, *self._urgent, *self._tasks):
             item.result.set_exception(CancelledError())
 
     def _wait(self) -> bool:
@@ -138,7 +144,7 @@ class Engine:
         with self._changed:
             while not self._stopping:
                 self._admit()
-                if self._tasks or self._live:
+                if self._urgent or self._tasks or self._live:
                     return True
                 self._changed.wait()
             return False
