@@ -1,9 +1,10 @@
 """Speech on processor cores: ``make bench-speech-cpu``, one BAR line each.
 
 Through a vocoder service of its own on the default models: Piper's real-time factor and first
-clause, whisper tiny's real-time factor and word errors, streaming and by file. In this process: how
-many silero streams one core carries, and a frame of Mimi on one stream. With ``--peer-python`` (a
-Python that has faster-whisper and piper-tts) both take turns with the service on the same input.
+clause, whisper tiny's real-time factor and word errors, streaming and by file. In this process: the
+same model on both recognition engines (:mod:`bench.whisper_cpu`), how many silero streams one core
+carries, and a frame of Mimi on one stream. With ``--peer-python`` (a Python that has faster-whisper
+and piper-tts) both take turns on the same input.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from antiphon_vocoder.recognition.vad.detector import WINDOW
 from antiphon_vocoder.recognition.vad.silero import SileroDetector
 from antiphon_vocoder.recognition.whisper.opening import packaged_model
 
+from bench import whisper_cpu
 from bench.report import Report
 from bench.speech_service import (
     HEARD_RATE,
@@ -136,6 +138,17 @@ async def recognition(
     report.add("file_over_stream_word_errors", 100 * (whole - streamed), texts[0])
 
 
+def engines(report: Report, voices: list[np.ndarray], peer: Peer | None) -> None:
+    """The whisper engines in this process on the sentences, one by one and in a batch."""
+
+    def heard_by_peer(path: str, beams: int) -> float:
+        assert peer is not None
+        return peer.ask(recognise=path, beams=beams)["seconds"]
+
+    found = whisper_cpu.measure(voices, None if peer is None else heard_by_peer)
+    whisper_cpu.judge(report, found)
+
+
 def word_errors(text: str) -> float:
     """Word error rate against all sentences."""
     return jiwer.wer(_plain(" ".join(TEXTS)), _plain(text))
@@ -175,6 +188,7 @@ async def measure(report: Report, peer: Peer | None) -> None:
     async with speech_service(RUN_DIR / "cpu") as service:
         voices = await speech(report, service, peer)
         await recognition(report, service, voices, peer)
+    engines(report, voices, peer)
     detector(report)
     codec(report)
 
