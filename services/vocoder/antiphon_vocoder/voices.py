@@ -34,6 +34,7 @@ _PACKAGED_SHA256 = {
     ".onnx.json": "3d6d5410b3795cb1950595247ef8f06190719e6fdbfa3a2356d8ec368e1aad33",
 }
 _VOICE_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_NOT_OF_AN_ID = re.compile(r"[^a-z0-9_-]+")
 _NEAR_NAMES = 5
 _HASH_BLOCK = 1 << 20
 
@@ -67,6 +68,7 @@ class _PiperConfig(msgspec.Struct):
     inference: _Inference = msgspec.field(default_factory=_Inference)
     language: _Language = msgspec.field(default_factory=_Language)
     num_speakers: int = 1
+    speaker_id_map: dict[str, int] = msgspec.field(default_factory=dict)
     phoneme_type: str = "espeak"
 
 
@@ -182,7 +184,7 @@ def _packaged_voice() -> Voice:
                 " with `make setup`",
                 field="default_voice",
             )
-    voice = read_voice(base.with_name(base.name + ".onnx"), _PACKAGED_ID)
+    voice, *_ = read_voices(base.with_name(base.name + ".onnx"), _PACKAGED_ID)
     return replace(voice, display_name="Joe", aliases=(_PACKAGED_STEM.lower(),))
 
 
@@ -193,14 +195,15 @@ def _directory_voices(directory: Path | None) -> Iterable[Voice]:
         raise FailedPrecondition(f"voices_dir {directory} is not a directory", field="voices_dir")
     for path in sorted(directory.glob("*.onnx")):
         try:
-            yield read_voice(path, path.stem.lower())
+            yield from read_voices(path, path.stem.lower())
         except (OSError, ValueError) as error:
             log.error("voice_skipped", file=path.name, error=str(error))
             metrics.fallback("voice", "unreadable")
 
 
-def read_voice(model: Path, voice_id: str) -> Voice:
-    """Reads the .onnx.json beside a model; a model of several speakers speaks as its first.
+def read_voices(model: Path, voice_id: str) -> list[Voice]:
+    """Reads the .onnx.json beside a model: its voice, which in a model of several speakers is the
+    first of them, and one voice for each further speaker, ``<voice_id>-<name>``.
 
     Raises:
         ValueError: the id, the file or one of its fields is not as a Piper voice has it.
@@ -226,7 +229,7 @@ def read_voice(model: Path, voice_id: str) -> Voice:
         noise_width=config.inference.noise_w,
         speaker=0 if config.num_speakers > 1 else None,
     )
-    return Voice(
+    first = Voice(
         id=voice_id,
         display_name=model.stem,
         language=(config.language.code or config.espeak.voice).replace("_", "-"),
@@ -234,6 +237,26 @@ def read_voice(model: Path, voice_id: str) -> Voice:
         file=file,
         phoneme_id_map=config.phoneme_id_map,
     )
+    return _speakers(first, config) if config.num_speakers > 1 else [first]
+
+
+def _speakers(first: Voice, config: _PiperConfig) -> list[Voice]:
+    """A voice for each speaker of a model; the first one's name is an alias."""
+    voices = {0: first}
+    for name, number in sorted(config.speaker_id_map.items(), key=lambda item: item[1]):
+        voice_id = f"{first.id}-{_NOT_OF_AN_ID.sub('-', name.lower())}"
+        if not 0 <= number < config.num_speakers or not _VOICE_ID.fullmatch(voice_id):
+            raise ValueError(f"speaker {name!r} with the number {number} makes no voice")
+        if number == 0:
+            voices[0] = replace(first, aliases=(voice_id,))
+        else:
+            voices[number] = replace(
+                first,
+                id=voice_id,
+                display_name=f"{first.display_name} ({name})",
+                file=msgspec.structs.replace(first.file, id=voice_id, speaker=number),
+            )
+    return list(voices.values())
 
 
 def _sha256(path: Path) -> str:

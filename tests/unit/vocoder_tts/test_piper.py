@@ -10,6 +10,7 @@ import onnx
 import pytest
 from antiphon_core.memory import resident_bytes
 from antiphon_vocoder.engine.stream import window_stops
+from antiphon_vocoder.engine.voices import LoadedVoices
 from antiphon_vocoder.messages import VoiceFile
 from antiphon_vocoder.tts.graph import NotSplittable, split_decoder
 from antiphon_vocoder.tts.piper import PiperVoice
@@ -75,6 +76,36 @@ def test_other_graphs_are_not_split(tmp_path: Path) -> None:
     onnx.save(model, str(path))
     with pytest.raises(NotSplittable):
         split_decoder(str(path))
+
+
+def test_speakers_of_one_model_share_what_is_loaded(file: VoiceFile, tmp_path: Path) -> None:
+    """A graph of a voice's inputs that says the number of its speaker, once for each id."""
+    integers = {"input": [1, "T"], "input_lengths": [1], "sid": [1]}
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, shape)
+        for name, shape in integers.items()
+    ]
+    inputs.append(helper.make_tensor_value_info("scales", TensorProto.FLOAT, [3]))
+    nodes = [
+        helper.make_node("Sub", ["input", "input"], ["zeros"]),
+        helper.make_node("Add", ["zeros", "sid"], ["numbers"]),
+        helper.make_node("Cast", ["numbers"], ["output"], to=TensorProto.FLOAT),
+    ]
+    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, [1, "T"])
+    path = tmp_path / "many.onnx"
+    opset = helper.make_opsetid("", 17)
+    graph = helper.make_graph(nodes, "g", inputs, [output])
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), str(path))
+    files = [
+        msgspec.structs.replace(file, id=f"many-{number}", model_path=str(path), speaker=number)
+        for number in range(3)
+    ]
+    voices = LoadedVoices(files, 1)
+    for number in (0, 2, 1):
+        voice = voices.get(f"many-{number}")
+        latent = voice.encode([1, 0, 2], speed=1.0, noiseless=True)
+        assert voice.decode(latent, 0, latent.frames).tolist() == [number] * 3
+    assert len(voices._loaded) == 1
 
 
 @pytest.mark.slow

