@@ -22,7 +22,7 @@ class Outcome:
     """What the tests recorded with ``record_property``."""
 
 
-def run_tests(*selection: str, seconds: float = 300.0) -> Outcome:
+def run_tests(*selection: str, seconds: float = 600.0) -> Outcome:
     """Runs tests in a process of their own.
 
     Args:

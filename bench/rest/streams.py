@@ -73,8 +73,8 @@ async def idle_stream_bytes(streams: int = 2000) -> dict[str, float]:
         resident = psutil.Process(process.pid).memory_info
         before = resident().rss
         open_streams: list[asyncio.StreamWriter] = []
-        for _ in range(0, streams, 100):
-            open_streams += await asyncio.gather(*(_first_text(port) for _ in range(100)))
+        for _ in range(0, streams, 400):
+            open_streams += await asyncio.gather(*(_first_text(port) for _ in range(400)))
         grown = resident().rss - before
         for writer in open_streams:
             writer.close()
