@@ -98,7 +98,7 @@ async def test_openai_for_node(suite: RunningSuite, question: Path) -> None:
     assert word_error_rate(QUESTION, seen["transcripts"][0]) <= 0.35
     assert json.loads(seen["call"]["arguments"])["city"] in ("Paris", "Rome")
     assert seen["cut"]["status_details"]["reason"] == "turn_detected"
-    assert seen["truncated"]["audio_end_ms"] == 100
+    assert seen["truncated"]["audio_end_ms"] == 50
     assert seen["again"]["audio"] > 0
     check_lines(tap, connections=2)
     check_interruption(tap)

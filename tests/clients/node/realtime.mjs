@@ -1,6 +1,6 @@
-// Runs the openai package's realtime clients against a server: a spoken turn, a tool call, an
-// interrupted story that is truncated, then another connection by the browser's class. Prints what
-// it saw as one JSON object.
+// Runs the openai package's realtime clients against a server: a spoken turn, an interrupted story
+// that is truncated, a tool call, then another connection by the browser's class. Prints what it saw
+// as one JSON object.
 //
 //   node realtime.mjs <base url> <model> <question.wav>
 
@@ -98,25 +98,27 @@ async function conversation() {
   microphone.say(question);
   await watched.next("response.done");
 
-  write(socket, "How is the weather in Paris?");
-  const choice = { type: "function", name: "weather" };
-  socket.send({ type: "response.create", response: { tool_choice: choice, max_output_tokens: 200 } });
-  const call = await watched.next("response.function_call_arguments.done");
-  await watched.next("response.done");
-  const item = { type: "function_call_output", call_id: call.call_id, output: "Sunny." };
-  socket.send({ type: "conversation.item.create", item });
-  socket.send({ type: "response.create" });
-  await watched.next("response.done");
-
   write(socket, STORY);
   socket.send({ type: "response.create", response: { max_output_tokens: 400 } });
   const first = await watched.next("response.output_audio.delta");
   microphone.say(question);
   const cut = await watched.next("response.done");
-  socket.send({ type: "conversation.item.truncate", item_id: first.item_id, content_index: 0, audio_end_ms: 100 });
+  socket.send({ type: "conversation.item.truncate", item_id: first.item_id, content_index: 0, audio_end_ms: 50 });
   const truncated = await watched.next("conversation.item.truncated");
   await watched.next("response.done");
   microphone.stop();
+
+  // Last: a small model goes on to answer everything in the words of a tool's output.
+  write(socket, "How is the weather in Paris?");
+  const choice = { type: "function", name: "weather" };
+  socket.send({ type: "response.create", response: { tool_choice: choice, max_output_tokens: 200 } });
+  const [call] = await Promise.all(
+    ["response.function_call_arguments.done", "response.done"].map((type) => watched.next(type)),
+  );
+  const item = { type: "function_call_output", call_id: call.call_id, output: "Sunny." };
+  socket.send({ type: "conversation.item.create", item });
+  socket.send({ type: "response.create" });
+  await watched.next("response.done");
   socket.close();
   return { events: watched.events, call, cut, truncated };
 }
