@@ -268,7 +268,10 @@ async def test_deadline_counts_the_queue_and_leaves_it(voice: ToneVoice) -> None
         await bench.say("Hello.")
 
 
-async def test_random_cancels_leave_nothing_and_change_nobody(voice: ToneVoice) -> None:
+@pytest.mark.parametrize("rounds", [10, pytest.param(100, marks=pytest.mark.slow)])
+async def test_random_cancels_leave_nothing_and_change_nobody(
+    voice: ToneVoice, rounds: int
+) -> None:
     voice.hop_seconds = 0.001
     generator = random.Random(7)
     async with running(voice, slots=4, queue_limit=200) as bench:
@@ -282,7 +285,7 @@ async def test_random_cancels_leave_nothing_and_change_nobody(voice: ToneVoice) 
         async def kept() -> None:
             assert (await bench.say(TEXT)).data == expected
 
-        for _ in range(10):
+        for _ in range(rounds):
             jobs: list[Callable[[], Any]] = [cancelled] * 10 + [kept] * 2
             generator.shuffle(jobs)
             await asyncio.gather(*(job() for job in jobs))
