@@ -26,7 +26,7 @@ test-slow: setup-dev ## the tests marked slow
 soak: setup-dev ## the 60-second load and fault runs
 	$(BIN)/python -m pytest -m "soak and not slow"
 
-soak-speech: setup-dev ## ten minutes of speech and recognition streams, and an hour of one voice (SECONDS=600)
+soak-speech: setup-dev ## ten minutes of speech and recognition streams, an hour of one voice and of codes each way (SECONDS=600)
 	$(BIN)/python -m pytest tests/soak/test_speech_soak.py -m soak --soak-seconds $(or $(SECONDS),600)
 
 soak-engine: setup-dev ## ten minutes at twice the llm service's capacity (SECONDS=600)
