@@ -15,6 +15,7 @@ import torch
 from antiphon_vocoder.recognition.whisper.backend import Attempt, Generated, never
 from antiphon_vocoder.recognition.whisper.features import RATE, LogMel
 from antiphon_vocoder.recognition.whisper.vocabulary import Vocabulary
+from antiphon_vocoder.recognition.whisper_torch import engine
 from antiphon_vocoder.recognition.whisper_torch.alignment import warping_path
 from antiphon_vocoder.recognition.whisper_torch.backend import TorchBackend
 from transformers import (
@@ -205,6 +206,25 @@ def test_a_failed_step_fails_its_texts_and_the_next_one_works(
         with pytest.raises(MemoryError):
             decode(backend, sound(1), ATTEMPTS[0][2])
     assert decode(backend, sound(1), ATTEMPTS[0][2]) == wanted
+
+
+def test_a_lost_device_stops_the_engine(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LostDevice(Exception):
+        """What torch raises is not to be made without a device."""
+
+    def lost() -> None:
+        raise LostDevice
+
+    monkeypatch.setattr(engine, "is_fatal", lambda error: isinstance(error, LostDevice))
+    backend = open_backend(checkpoint, lanes=1)
+    backend.raise_failure()
+    with pytest.raises(LostDevice):
+        backend.engine.run(lost, never)
+    with pytest.raises(LostDevice):
+        backend.raise_failure()
+    with pytest.raises(CancelledError):
+        decode(backend, sound(1), ATTEMPTS[0][2])
+    backend.close()
 
 
 def test_the_likeliest_language_is_the_one_of_transformers(tmp_path: Path) -> None:

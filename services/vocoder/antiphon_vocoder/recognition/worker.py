@@ -95,6 +95,7 @@ class Worker:
                 waiting = self._detection.is_waiting
                 self._endpoint.wait(_RETRY_SECONDS if waiting else _GAUGE_SECONDS)
             self._passes.raise_failure()
+            self._recognizer.raise_failure()
             self._send_gauges()
         for job in list(self._files.values()):
             job.cancel()

@@ -107,6 +107,10 @@ class Backend(Protocol):
         """
         ...
 
+    def raise_failure(self) -> None:
+        """Raises what made every further call impossible: the process cannot go on then."""
+        ...
+
     def close(self) -> None:
         """Ends what runs; no call follows."""
         ...

@@ -62,6 +62,9 @@ class CTranslateBackend:
         encoded = self._encoder.encode(audio)
         yield _EncodedAudio(self._model, encoded, len(audio) / RATE, is_cancelled)
 
+    def raise_failure(self) -> None:
+        """A failed call says nothing about the next one."""
+
     def close(self) -> None:
         """Nothing runs between calls."""
 

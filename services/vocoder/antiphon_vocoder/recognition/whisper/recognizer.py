@@ -91,6 +91,10 @@ class WhisperRecognizer:
         """Passes that run at once with gain; further ones wait for these."""
         return self._backend.lanes
 
+    def raise_failure(self) -> None:
+        """Raises what made every further pass impossible: the process cannot go on then."""
+        self._backend.raise_failure()
+
     def close(self) -> None:
         """Ends what runs; no call follows."""
         self._backend.close()

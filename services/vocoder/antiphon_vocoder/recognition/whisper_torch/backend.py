@@ -113,6 +113,11 @@ class TorchBackend:
                 self._places = sorted([*self._places, place])
                 self._changed.notify()
 
+    def raise_failure(self) -> None:
+        """See Backend: a CUDA device in an unknown state."""
+        if self.engine.failure is not None:
+            raise self.engine.failure
+
     def close(self) -> None:
         """See Backend."""
         self.engine.stop()

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from antiphon_vocoder.codec_engine.device import is_fatal
 from antiphon_vocoder.recognition.whisper.backend import Attempt, Generated, IsCancelled
 from antiphon_vocoder.recognition.whisper_torch.decoder import RowInput
 from antiphon_vocoder.recognition.whisper_torch.model import WhisperModel
@@ -76,6 +77,8 @@ class Engine:
         self._live: list[_Text] = []
         self._changed = threading.Condition()
         self._stopping = False
+        self.failure: Exception | None = None
+        """What left the device in an unknown state: nothing runs any more."""
         self.steps = 0
         """Steps so far."""
         self.row_steps = 0
@@ -132,7 +135,7 @@ class Engine:
         while self._wait():
             # One at a time, so that an encoding holds up the texts of the batch for one step.
             if self._urgent or self._tasks:
-                _answer((self._urgent or self._tasks).popleft())
+                self._answer((self._urgent or self._tasks).popleft())
             self._drop_cancelled()
             if self._live:
                 self._guarded_step()
@@ -173,6 +176,22 @@ class Engine:
             for text in list(self._live):
                 text.result.set_exception(_typed(error))
                 self._leave(text)
+            self._stop_if_fatal(error)
+
+    def _answer(self, task: _Task) -> None:
+        if task.is_cancelled():
+            task.result.set_exception(CancelledError())
+            return
+        try:
+            task.result.set_result(task.run())
+        except Exception as error:  # the caller's thread reports it
+            task.result.set_exception(_typed(error))
+            self._stop_if_fatal(error)
+
+    def _stop_if_fatal(self, error: Exception) -> None:
+        if is_fatal(error):
+            with self._changed:
+                self.failure, self._stopping = error, True
 
     def _step(self) -> None:
         inputs = [row for text in self._live for row in _inputs(text)]
@@ -251,16 +270,6 @@ def _generated(text: _Text) -> Generated:
     best = text.search.best()
     # Whisper's rules count the end, whether or not there was room for it.
     return Generated(best.tokens, best.logprob / (len(best.tokens) + 1), text.no_speech)
-
-
-def _answer(task: _Task) -> None:
-    if task.is_cancelled():
-        task.result.set_exception(CancelledError())
-        return
-    try:
-        task.result.set_result(task.run())
-    except Exception as error:  # the caller's thread reports it
-        task.result.set_exception(_typed(error))
 
 
 def _typed(error: Exception) -> BaseException:
