@@ -108,8 +108,8 @@ async def check(folder: Path, kills: list[int]) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_two_kills(tmp_path: Path) -> None:
-    await check(tmp_path, sorted(random.sample(range(1, LINES), 2)))
+async def test_one_kill(tmp_path: Path) -> None:
+    await check(tmp_path, [random.randrange(1, LINES)])
 
 
 @pytest.mark.slow
