@@ -27,11 +27,9 @@ VOCABULARY = 51864
 _GAIN = 6.0
 
 
-def _generation(
-    suppressed: list[int], *, is_multilingual: bool, **further: Any
-) -> GenerationConfig:
+def _generation(suppressed: list[int], **further: Any) -> GenerationConfig:
     return GenerationConfig(
-        is_multilingual=is_multilingual,
+        is_multilingual=False,
         no_timestamps_token_id=NO_TIMESTAMPS,
         prev_sot_token_id=PREVIOUS,
         decoder_start_token_id=START,
@@ -63,9 +61,7 @@ def random_checkpoint(
     directory: Path,
     seed: int = 0,
     *,
-    is_multilingual: bool = False,
     end_gain: float = 1.0,
-    suppresses: bool = True,
 ) -> Path:
     """A small model with weights large enough for texts that depend on what is heard.
 
@@ -90,10 +86,7 @@ def random_checkpoint(
                 parameter.normal_(0, 0.1)
         model.model.decoder.embed_tokens.weight[END] *= end_gain
     model.save_pretrained(directory)
-    generation = _generation([1, 2, 7], is_multilingual=is_multilingual)
-    if not suppresses:
-        generation.suppress_tokens = generation.begin_suppress_tokens = None
-    return _finish(directory, generation, 80)
+    return _finish(directory, _generation([1, 2, 7]), 80)
 
 
 def converted_checkpoint(directory: Path) -> Path:
@@ -125,9 +118,7 @@ def converted_checkpoint(directory: Path) -> Path:
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     described = json.loads((source / "config.json").read_text())
     generation = _generation(
-        described["suppress_ids"],
-        is_multilingual=False,
-        alignment_heads=described["alignment_heads"],
+        described["suppress_ids"], alignment_heads=described["alignment_heads"]
     )
     return _finish(directory, generation, bands)
 

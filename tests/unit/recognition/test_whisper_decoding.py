@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,12 @@ import pytest
 import torch
 from antiphon_vocoder.recognition.whisper.backend import Attempt, Generated, never
 from antiphon_vocoder.recognition.whisper.features import RATE, LogMel
+from antiphon_vocoder.recognition.whisper.opening import packaged_model
 from antiphon_vocoder.recognition.whisper.vocabulary import Vocabulary
 from antiphon_vocoder.recognition.whisper_torch import engine
 from antiphon_vocoder.recognition.whisper_torch.alignment import warping_path
 from antiphon_vocoder.recognition.whisper_torch.backend import TorchBackend
+from antiphon_vocoder.recognition.whisper_torch.rules import TokenRules
 from transformers import (
     GenerationConfig,
     LogitsProcessorList,
@@ -36,6 +40,7 @@ from bench.whisper_checkpoints import (
 )
 
 ROOM = 16
+LANES = 6
 PLAIN = [START, NO_TIMESTAMPS]
 PREVIOUSLY = [PREVIOUS, 11, 12, 13, 14, 15, *PLAIN]
 
@@ -52,16 +57,24 @@ def oracle(checkpoint: Path) -> WhisperForConditionalGeneration:
 
 @pytest.fixture(scope="module")
 def backend(checkpoint: Path) -> Iterator[TorchBackend]:
-    opened = open_backend(checkpoint)
+    vocabulary = Vocabulary(checkpoint / "tokenizer.json")
+    opened = TorchBackend(
+        checkpoint, vocabulary, device="cpu", storage="auto", threads=2, lanes=LANES, beams=3
+    )
     yield opened
     opened.close()
 
 
-def open_backend(directory: Path, lanes: int = 6) -> TorchBackend:
-    vocabulary = Vocabulary(directory / "tokenizer.json")
-    return TorchBackend(
-        directory, vocabulary, device="cpu", storage="auto", threads=2, lanes=lanes, beams=3
-    )
+@contextmanager
+def own_engine(
+    backend: TorchBackend, monkeypatch: pytest.MonkeyPatch, rules: TokenRules
+) -> Iterator[None]:
+    """The backend with another engine over its model."""
+    made = engine.Engine(backend._model, rules, LANES)
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "engine", made)
+        yield
+    made.stop()
 
 
 def sound(kind: int, seconds: float = 29.5) -> np.ndarray:
@@ -80,12 +93,15 @@ def expected(
     audio: np.ndarray,
     prompt: Sequence[int],
     beams: int = 1,
+    suppresses: bool = True,
 ) -> tuple[list[int], list[torch.Tensor]]:
     """Tokens without prompt and end, and the processed scores of each step."""
     config = GenerationConfig.from_dict(oracle.generation_config.to_dict())
     processors = LogitsProcessorList()
     if NO_TIMESTAMPS not in prompt:
         processors.append(WhisperTimeStampLogitsProcessor(config, begin_index=len(prompt)))
+    if not suppresses:
+        config.suppress_tokens = config.begin_suppress_tokens = None
     config.update(num_beams=beams, early_stopping=beams > 1, max_length=len(prompt) + ROOM)
     result = GenerationMixin.generate(
         oracle,
@@ -112,17 +128,17 @@ def test_greedy_tokens_and_their_probability_are_those_of_transformers(
     assert got.logprob == pytest.approx(float(sum(logprobs)) / (len(wanted) + 1), abs=1e-4)
 
 
-def test_beams_are_those_of_transformers(checkpoint: Path, tmp_path: Path) -> None:
+def test_beams_are_those_of_transformers(
+    backend: TorchBackend,
+    oracle: WhisperForConditionalGeneration,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # Its beams rank tokens by probabilities before suppression, so nothing is suppressed here.
-    directory = random_checkpoint(tmp_path, end_gain=1.6, suppresses=False)
-    oracle = WhisperForConditionalGeneration.from_pretrained(directory).eval()
-    backend = open_backend(directory)
-    try:
-        wanted, _ = expected(oracle, sound(3), PLAIN, beams=3)
+    rules = replace(backend._rules, suppressed=(), suppressed_first=())
+    with own_engine(backend, monkeypatch, rules):
+        wanted, _ = expected(oracle, sound(3), PLAIN, beams=3, suppresses=False)
         attempt = Attempt(PLAIN, 0.0, 3, len(PLAIN) + ROOM)
         assert decode(backend, sound(3), attempt).tokens == wanted
-    finally:
-        backend.close()
 
 
 ATTEMPTS = [
@@ -208,7 +224,9 @@ def test_a_failed_step_fails_its_texts_and_the_next_one_works(
     assert decode(backend, sound(1), ATTEMPTS[0][2]) == wanted
 
 
-def test_a_lost_device_stops_the_engine(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_device_stops_the_engine(
+    backend: TorchBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class LostDevice(Exception):
         """What torch raises is not to be made without a device."""
 
@@ -216,32 +234,27 @@ def test_a_lost_device_stops_the_engine(checkpoint: Path, monkeypatch: pytest.Mo
         raise LostDevice
 
     monkeypatch.setattr(engine, "is_fatal", lambda error: isinstance(error, LostDevice))
-    backend = open_backend(checkpoint, lanes=1)
-    backend.raise_failure()
-    with pytest.raises(LostDevice):
-        backend.engine.run(lost, never)
-    with pytest.raises(LostDevice):
+    with own_engine(backend, monkeypatch, backend._rules):
         backend.raise_failure()
-    with pytest.raises(CancelledError):
-        decode(backend, sound(1), ATTEMPTS[0][2])
-    backend.close()
+        with pytest.raises(LostDevice):
+            backend.engine.run(lost, never)
+        with pytest.raises(LostDevice):
+            backend.raise_failure()
+        with pytest.raises(CancelledError):
+            decode(backend, sound(1), ATTEMPTS[0][2])
 
 
-def test_the_likeliest_language_is_the_one_of_transformers(tmp_path: Path) -> None:
-    directory = random_checkpoint(tmp_path, is_multilingual=True)
-    oracle = WhisperForConditionalGeneration.from_pretrained(directory).eval()
-    backend = open_backend(directory, lanes=1)
-    try:
-        vocabulary = Vocabulary(directory / "tokenizer.json")
-        tokens = {vocabulary.language_token(code): code for code in vocabulary.languages}
-        features = torch.from_numpy(LogMel(80)(sound(4), 3000))[None]
-        with torch.inference_mode():
-            logits = oracle(features, decoder_input_ids=torch.tensor([[START]])).logits[0, 0]
-        wanted = max(tokens, key=lambda token: float(logits[token]))
-        with backend.encode(sound(4), never) as encoded:
-            assert encoded.detect_language() == tokens[wanted]
-    finally:
-        backend.close()
+def test_the_likeliest_language_is_the_one_of_transformers(
+    backend: TorchBackend, oracle: WhisperForConditionalGeneration
+) -> None:
+    vocabulary = Vocabulary(packaged_model() / "tokenizer.json")
+    tokens = {vocabulary.language_token(code): code for code in vocabulary.languages}
+    features = torch.from_numpy(LogMel(80)(sound(4), 3000))[None]
+    with torch.inference_mode():
+        logits = oracle(features, decoder_input_ids=torch.tensor([[START]])).logits[0, 0]
+    wanted = max(tokens, key=lambda token: float(logits[token]))
+    with backend.encode(sound(4), never) as encoded:
+        assert encoded.detect_language() == tokens[wanted]
 
 
 def test_words_are_placed_as_transformers_places_them(
