@@ -61,11 +61,12 @@ def random_checkpoint(
     directory: Path,
     seed: int = 0,
     *,
-    end_gain: float = 1.0,
+    end_like: tuple[int, float] | None = None,
 ) -> Path:
     """A small model with weights large enough for texts that depend on what is heard.
 
-    ``end_gain`` scales the row of the end's token, which makes some texts end early.
+    ``end_like`` is a token and a factor that make the row of the end's token, which is zero
+    otherwise: some texts then end early.
     """
     torch.manual_seed(seed)
     config = _config(
@@ -84,7 +85,10 @@ def random_checkpoint(
                 parameter.mul_(_GAIN)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.1)
-        model.model.decoder.embed_tokens.weight[END] *= end_gain
+        if end_like is not None:
+            token, factor = end_like
+            rows = model.model.decoder.embed_tokens.weight
+            rows[END] = factor * rows[token]
     model.save_pretrained(directory)
     return _finish(directory, _generation([1, 2, 7]), 80)
 
