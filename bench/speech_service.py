@@ -19,9 +19,9 @@ from antiphon.vocoder.v1 import recognition_service_pb2 as recognition_pb
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
 from antiphon.vocoder.v1.recognition_service_pb2_grpc import RecognitionServiceStub
 from antiphon.vocoder.v1.vocoder_service_pb2_grpc import VocoderServiceStub
+from antiphon_core.errors import AntiphonError
 from antiphon_core.rpc.channel import open_channel
-from antiphon_core.rpc.errors import from_rpc_error
-from antiphon_core.rpc.streams import read_all, result
+from antiphon_core.rpc.streams import messages, open_stream, read_all, result
 from antiphon_vocoder.metrics import PlayerModel
 
 from bench.service import service_process
@@ -128,27 +128,28 @@ async def speak(
                 yield pb.StreamSpeechRequest(text=piece)
 
     spoken = Spoken(time.monotonic())
-    call = service.speech.StreamSpeech(requests())
     try:
-        async for response in call:
-            now = time.monotonic()
-            if response.HasField("audio"):
-                seconds = response.audio.sample_count / RATE
-                spoken.first = spoken.first or now
-                spoken.last = now
-                spoken.seconds += seconds
-                spoken.player.arrive(now, seconds)
-                if keep:
-                    spoken.audio.append(response.audio.data)
-            elif response.HasField("mark"):
-                spoken.spoken_through = response.mark.input_offset
-            spoken.finished += response.HasField("finished")
-    except grpc.aio.AioRpcError as error:
-        typed = from_rpc_error(error)
-        spoken.error, spoken.retry = typed.reason, typed.retry_after is not None
-    finally:
-        call.cancel()
+        async with open_stream(service.speech.StreamSpeech(requests())) as call:
+            async for response in messages(call):
+                _note(spoken, response, keep=keep)
+    except AntiphonError as error:
+        spoken.error, spoken.retry = error.reason, error.retry_after is not None
     return spoken
+
+
+def _note(spoken: Spoken, response: pb.StreamSpeechResponse, *, keep: bool) -> None:
+    if response.HasField("audio"):
+        now = time.monotonic()
+        seconds = response.audio.sample_count / RATE
+        spoken.first = spoken.first or now
+        spoken.last = now
+        spoken.seconds += seconds
+        spoken.player.arrive(now, seconds)
+        if keep:
+            spoken.audio.append(response.audio.data)
+    elif response.HasField("mark"):
+        spoken.spoken_through = response.mark.input_offset
+    spoken.finished += response.HasField("finished")
 
 
 def pcm16(audio: np.ndarray) -> bytes:
@@ -191,16 +192,14 @@ async def listen(
             yield message(flush=recognition_pb.RecognitionFlush())
 
     heard = Heard()
-    call = service.recognition.StreamingRecognize(requests())
     try:
-        async for response in call:
-            if response.HasField("final"):
-                heard.finals.append(response.final.text.strip())
-            heard.finished += response.HasField("finished")
-    except grpc.aio.AioRpcError as error:
-        heard.error = from_rpc_error(error).reason
-    finally:
-        call.cancel()
+        async with open_stream(service.recognition.StreamingRecognize(requests())) as call:
+            async for response in messages(call):
+                if response.HasField("final"):
+                    heard.finals.append(response.final.text.strip())
+                heard.finished += response.HasField("finished")
+    except AntiphonError as error:
+        heard.error = error.reason
     return heard
 
 
