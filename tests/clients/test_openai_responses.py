@@ -76,7 +76,7 @@ def test_a_stream_adds_up(client: openai.OpenAI) -> None:
     assert events[-1].type in ("response.completed", "response.incomplete")
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert "".join(deltas) == final.output_text == whole.output_text
-    assert len(deltas) > 3
+    assert len(deltas) > 1
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -180,7 +180,7 @@ async def drained_under_load(made: Stack, http: httpx.AsyncClient, name: str) ->
     stop.set()
     await asyncio.gather(*clients)
     assert made.children[name].process.returncode == 0
-    assert [answer.status_code for answer in answers] == [200] * len(answers)
+    assert [answer.text for answer in answers if answer.status_code != 200] == []
     whole = [answer for answer in answers if answer.text.count("word ") == int(prompt.split()[1])]
     assert len(whole) == len(answers)
     assert sum(made.executions(prompt).values()) - before == len(answers)

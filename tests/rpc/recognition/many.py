@@ -26,6 +26,11 @@ def end(name: str) -> Many:
     return act(name, end_input=pb.EndRecognitionInput())
 
 
+def together(*messages: Many) -> Many:
+    """One message with the actions of several."""
+    return Many(actions=[action for message in messages for action in message.actions])
+
+
 class Caller:
     """One call: what was told to each stream, and the credit that came back."""
 

@@ -17,7 +17,7 @@ from support.waiting import until
 
 from tests.rpc.recognition.conftest import RecognitionServer
 from tests.rpc.recognition.live import Request, audio_requests, flush, manual, recognise
-from tests.rpc.recognition.many import QUIET, Caller, Many, act, end
+from tests.rpc.recognition.many import QUIET, Caller, Many, act, end, together
 from tests.unit.recognition.piper_speech import SENTENCES, pcm16, silence, speak
 
 TURNS = pb.RecognitionConfig(skip_transcription=True)
@@ -63,7 +63,8 @@ async def test_what_follows_an_action_stays_behind_it(stub: Any) -> None:
         ([act("bad", start=pb.StartRecognition(config={"model": "x"}))],
          "MODEL_NOT_FOUND", "config.model"),
         ([act("bad", start=QUIET), act("bad", message=Request())], "STREAM_PROTOCOL", "message"),
-        ([act("bad", start=QUIET), end("bad"), Many(stream_ids=["bad"], audio=[b"xx"])],
+        # In one message: alone, the end would let the stream finish before the audio comes.
+        ([together(act("bad", start=QUIET), end("bad"), act("bad", message=Request(audio=b"xx")))],
          "STREAM_PROTOCOL", "message"),
         ([act("bad", start=QUIET), Many(stream_ids=["bad"], audio=[bytes(CREDIT_BYTES + 1)])],
          "TOO_LARGE", "audio"),

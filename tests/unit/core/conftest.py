@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,13 @@ import pytest
 WORKER_MODULES = Path(__file__).parent / "worker_modules"
 
 sys.path.insert(0, str(WORKER_MODULES))
+
+
+@pytest.fixture
+def short_tmp() -> Iterator[Path]:
+    """A folder whose path leaves room for a Unix socket's name, which pytest's own may not."""
+    with tempfile.TemporaryDirectory(prefix="t-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -186,17 +186,17 @@ async def test_send_refuses_what_is_no_struct(make_harness) -> None:
 
 
 async def test_stop_by_message_removes_the_sockets_and_is_no_death(
-    make_harness, monkeypatch, tmp_path: Path
+    make_harness, monkeypatch, short_tmp: Path
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(short_tmp))
     harness = await make_harness()
-    (directory,) = os.scandir(tmp_path)
+    (directory,) = os.scandir(short_tmp)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert os.listdir(directory)
     await harness.worker.stop(grace=5.0)
     assert not harness.worker.alive
     assert harness.exits == []
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(short_tmp) == []
 
 
 async def test_stop_kills_a_worker_that_does_not_listen(make_harness) -> None:
@@ -226,11 +226,11 @@ async def test_a_raising_callback_does_not_stop_the_stream(worker_modules: Path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
-def test_the_worker_dies_with_its_parent(worker_modules: Path, tmp_path: Path) -> None:
+def test_the_worker_dies_with_its_parent(worker_modules: Path, short_tmp: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, str(worker_modules / "orphan_parent.py")],
         stdout=subprocess.PIPE,
-        env=process_environment({"TMPDIR": str(tmp_path)}),
+        env=process_environment({"TMPDIR": str(short_tmp)}),
         text=True,
     )
     assert parent.stdout is not None

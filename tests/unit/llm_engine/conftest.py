@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+import structlog
 import torch
 from antiphon_llm.engine.batch import BatchBuilder, StepBatch
 from antiphon_llm.engine.boot import assemble_loop
@@ -25,6 +26,12 @@ from antiphon_llm.speculation.drafter import Drafter
 
 VOCABULARY = 64
 END = 63
+
+
+@pytest.fixture
+def default_logging() -> None:
+    """Every level is logged, whatever level a process's entry that was tested before has set."""
+    structlog.reset_defaults()
 
 
 class RecordingEndpoint:

@@ -124,7 +124,9 @@ class PackedCheckpoint(RandomCheckpoint):
         return pack(self._tensor(name))
 
 
-def test_a_part_that_cannot_be_recorded_keeps_decode_steps_eager_and_is_named() -> None:
+def test_a_part_that_cannot_be_recorded_keeps_decode_steps_eager_and_is_named(
+    default_logging: None,
+) -> None:
     def packed() -> PackedCheckpoint:
         return PackedCheckpoint(TINY, torch.device("cpu"), torch.float32)
 

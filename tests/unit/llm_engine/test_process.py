@@ -144,7 +144,9 @@ async def test_sigterm_in_mid_stream_ends_every_request(checkpoint: Path, depth:
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-def test_nothing_outlives_the_engine(checkpoint: Path, endpoint_type, depth: int) -> None:
+def test_nothing_outlives_the_engine(
+    checkpoint: Path, endpoint_type, depth: int, default_logging: None
+) -> None:
     endpoint = endpoint_type()
     endpoint.inbox.append(
         Boot(EngineConfig(model_path=str(checkpoint), threads=1, overlap_depth=depth))
