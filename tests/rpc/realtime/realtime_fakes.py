@@ -190,7 +190,7 @@ class ScriptedRecognizer(ManyRecognitions, recognition_service_pb2_grpc.Recognit
         self, requests, context
     ) -> AsyncIterator[rec.StreamingRecognizeResponse]:
         self.running.recognizer += 1
-        ear = _Ear()
+        ear = Ear()
         try:
             async for request in requests:
                 kind = request.WhichOneof("message")
@@ -252,7 +252,7 @@ class ScriptedRecognizer(ManyRecognitions, recognition_service_pb2_grpc.Recognit
         return rec.ListRecognizersResponse(recognizers=[rec.Recognizer(id="tiny")])
 
 
-class _Ear:
+class Ear:
     """Turn detection of one stream, in steps of 10 ms."""
 
     def __init__(self) -> None:
@@ -311,9 +311,14 @@ class _Ear:
 
 
 class ScriptedBackends:
-    """One server that is llm, vocoder and recogniser at once."""
+    """One server that is llm, vocoder and recogniser at once.
 
-    def __init__(self) -> None:
+    Args:
+        recognizer: what hears.
+    """
+
+    def __init__(self, recognizer: type[ScriptedRecognizer] = ScriptedRecognizer) -> None:
+        self._recognizer = recognizer
         self.script = Script()
         self.running = Running()
         self.measures = NodeMeasures()
@@ -339,7 +344,7 @@ class ScriptedBackends:
         )
         server.add(
             recognition_service_pb2_grpc.add_RecognitionServiceServicer_to_server,
-            ScriptedRecognizer(self.script, self.running),
+            self._recognizer(self.script, self.running),
             "antiphon.vocoder.v1.RecognitionService",
         )
         self._server = server
