@@ -18,8 +18,8 @@ from support.edge import Stack, channel, eventually, stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-GATEWAY_FLAGS = ("--drain-notice-seconds", "1", "--drain-grace-seconds", "10")
-DRAIN_DELAY = 1.0
+GATEWAY_FLAGS = ("--drain-notice-seconds", "2.5", "--drain-grace-seconds", "10")
+DRAIN_DELAY = 2.5
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 
 
