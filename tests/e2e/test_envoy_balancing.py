@@ -18,8 +18,10 @@ from support.edge import Stack, channel, eventually, stack
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-GATEWAY_FLAGS = ("--drain-notice-seconds", "2.5", "--drain-grace-seconds", "10")
-DRAIN_DELAY = 2.5
+GATEWAY_FLAGS = ("--drain-notice-seconds", "1.5", "--drain-grace-seconds", "10")
+DRAIN_DELAY = 1.5
+RECONNECT_S = 3.0
+"""A gateway tries a lost replica again after 2.4 s at most, and hears of its state at once."""
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 
 
@@ -36,13 +38,15 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sta
 @pytest_asyncio.fixture(loop_scope="module")
 async def made(running: Stack) -> Stack:
     """The stack with everybody at work, whatever the test before did."""
-    for name in running.replica_ports:
-        if running.children[name].process.returncode is not None:
-            await running.start_replica(name, drain_delay=DRAIN_DELAY)
+    dead = [n for n in running.replica_ports if running.children[n].process.returncode is not None]
+    for name in dead:
+        await running.start_replica(name, drain_delay=DRAIN_DELAY)
     for name in running.gateway_ports:
         if running.children[name].process.returncode is not None:
             await running.start_gateway(name, *GATEWAY_FLAGS)
     await running.ready()
+    if dead:
+        await asyncio.sleep(RECONNECT_S)
     return running
 
 

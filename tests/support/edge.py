@@ -25,7 +25,7 @@ from support.waiting import until
 
 ENVOY = Path(sys.executable).with_name("envoy")
 TESTS = Path(__file__).resolve().parents[1]
-FAST = replace(Timings().scaled(0.1), ejection_s=3.0)
+FAST = replace(Timings().scaled(0.1), ejection_s=3.0, health_timeout_s=3.0)
 """The product's times on a clock ten times as fast; a busy machine answers no faster for it."""
 START_S = 30.0
 
