@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from types import TracebackType
-from typing import Any, Protocol, Self
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import grpc.aio
 from antiphon.llm.v1 import generate_pb2, llm_service_pb2, llm_service_pb2_grpc
@@ -12,7 +11,7 @@ from antiphon_core.rpc.context import ALL_TENANTS, current
 from antiphon_core.rpc.streams import result
 
 from antiphon_gateway.clients.multiplex import GenerationMultiplexer
-from antiphon_gateway.clients.stream import BackendStream
+from antiphon_gateway.clients.stream import BackendStream, EventStream
 from antiphon_gateway.convert import generation as convert
 from antiphon_gateway.convert.affinity import affinity_key
 from antiphon_gateway.domain.catalog import ModelInfo
@@ -30,26 +29,13 @@ AFFINITY = "x-antiphon-affinity"
 _ALL_TENANTS = ((ALL_TENANTS, "1"),)
 
 
-class GenerationStream(Protocol):
+class GenerationStream(EventStream[GenerateEvent], Protocol):
     """Accepted, deltas, one Finished per choice, Completed.
 
     Use as ``async with llm.generate(request) as events: async for event in events``. Leaving the
     block ends the request at the service. Iteration raises its typed AntiphonError. ``cancel``
     may be called at any time, from any task of the loop.
     """
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-    def __aiter__(self) -> AsyncIterator[GenerateEvent]: ...
-
-    async def __anext__(self) -> GenerateEvent: ...
 
     def cancel(self) -> None: ...
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import grpc.aio
 from antiphon.vocoder.v1 import recognition_service_pb2, recognition_service_pb2_grpc
@@ -12,7 +10,7 @@ from antiphon_core.rpc.streams import result
 
 from antiphon_gateway.clients.live_recognition import AUDIO_PIECE_BYTES, SingleRecognition
 from antiphon_gateway.clients.recognition_multiplex import RecognitionMultiplexer
-from antiphon_gateway.clients.stream import TwoWayStream
+from antiphon_gateway.clients.stream import EventStream, TwoWayStream
 from antiphon_gateway.convert import recognition as convert
 from antiphon_gateway.domain.recognition import (
     FileEvent,
@@ -25,26 +23,13 @@ from antiphon_gateway.domain.recognition import (
 from antiphon_gateway.quota.metering import recognition_metered
 
 
-class RecognitionStream(Protocol):
+class RecognitionStream(EventStream[RecognitionEvent], Protocol):
     """Live audio in; turn events, partial and final text out; RecognitionFinished last.
 
     Use as ``async with recognition.stream(config) as stream: async for event in stream``. Leaving
     the block ends the recognition at the service. Iteration raises its typed AntiphonError. What
     is sent is queued, in order; ``queued_bytes`` and ``room`` tell whether the service keeps up.
     """
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-    def __aiter__(self) -> AsyncIterator[RecognitionEvent]: ...
-
-    async def __anext__(self) -> RecognitionEvent: ...
 
     @property
     def queued_bytes(self) -> int: ...

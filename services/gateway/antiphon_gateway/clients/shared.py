@@ -12,8 +12,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Container, Iterator
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc.aio
 from antiphon_core.errors import (
@@ -26,7 +25,7 @@ from antiphon_core.errors import (
 from antiphon_core.logs import get_logger
 from antiphon_core.rpc.outcome import failure_of
 
-from antiphon_gateway.clients.stream import once_begun, refused_unstarted
+from antiphon_gateway.clients.stream import CancelledByLeaving, once_begun, refused_unstarted
 
 Event = TypeVar("Event")
 Stream = TypeVar("Stream", bound="SharedStream[Any]")
@@ -38,7 +37,7 @@ _DEALT_AT_ONCE = 8
 several milliseconds of work, and a new request waited for all of it at each of its own steps."""
 
 
-class SharedStream(ABC, Generic[Event]):
+class SharedStream(CancelledByLeaving[Event]):
     """One stream of a shared call: its events, in order, until its terminal or its error.
 
     Args:
@@ -63,20 +62,6 @@ class SharedStream(ABC, Generic[Event]):
             None if timeout is None else self._loop.call_later(timeout, self._expire, timeout)
         )
         self.id = call.add(self)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.cancel()
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> Event:
         """The next event.

@@ -7,9 +7,10 @@ context managers and ``__aexit__`` cancels.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import grpc.aio
 from antiphon_core.errors import AntiphonError, Internal, Unavailable
@@ -18,6 +19,7 @@ from antiphon_core.rpc.outcome import StreamCall, failure_of
 from antiphon_core.rpc.streams import end_writes, typed_errors, write
 
 Event = TypeVar("Event")
+EventOut = TypeVar("EventOut", covariant=True)
 
 _NOT_BEGUN = ("NO_BACKEND", "DRAINING")
 _NEVER_CONNECTED = "failed to connect to all addresses"
@@ -46,7 +48,48 @@ async def refused_unstarted(call: StreamCall) -> bool:
     return (await call.details() or "").startswith(_NEVER_CONNECTED)
 
 
-class BackendStream(Generic[Event]):
+class EventStream(Protocol[EventOut]):
+    """Events of a backend, for the block of an ``async with``."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def __aiter__(self) -> AsyncIterator[EventOut]: ...
+
+    async def __anext__(self) -> EventOut: ...
+
+
+class CancelledByLeaving(ABC, Generic[Event]):
+    """An EventStream whose ``cancel`` is called at the end of the block."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    @abstractmethod
+    async def __anext__(self) -> Event: ...
+
+    @abstractmethod
+    def cancel(self) -> None: ...
+
+
+class BackendStream(CancelledByLeaving[Event]):
     """A server's answers as domain events.
 
     Use as ``async with client.stream(...) as stream: async for event in stream``. Iteration
@@ -66,23 +109,9 @@ class BackendStream(Generic[Event]):
         self._begun = False
         self._ended = False
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.cancel()
-
     def cancel(self) -> None:
         """Ends the call at the server; harmless when it is over."""
         self._call.cancel()
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self
 
     async def __anext__(self) -> Event:
         while True:
