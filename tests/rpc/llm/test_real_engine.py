@@ -42,7 +42,7 @@ async def chat_kill_chat(service: LlmService) -> None:
     question = chat("What is the capital of France?", sampling=GREEDY, stop=limit(24))
     found = Collected(await read_all(stub.Generate(question)))
     assert "Paris" in found.text()
-    assert len(found.deltas) > 3
+    assert len(found.deltas) > 1
     assert found.finished[0].reason == generate_pb2.FINISH_REASON_STOP
 
     long = chat(
