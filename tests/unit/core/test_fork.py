@@ -1,0 +1,52 @@
+"""Child processes of a process whose gRPC threads are busy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+CHILDREN = 150
+
+SPAWN = f"""
+import asyncio
+import antiphon_core
+import grpc
+import uvloop
+
+
+async def calls(channel, stopped):
+    while not stopped.is_set():
+        try:
+            await channel.unary_unary("/none/None")(b"")
+        except grpc.aio.AioRpcError:
+            pass
+
+
+async def main():
+    server = grpc.aio.server()
+    address = f"127.0.0.1:{{server.add_insecure_port('127.0.0.1:0')}}"
+    await server.start()
+    stopped = asyncio.Event()
+    async with grpc.aio.insecure_channel(address) as channel:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(calls(channel, stopped))
+            codes = []
+            for _ in range({CHILDREN}):
+                child = await asyncio.create_subprocess_exec("true")
+                codes.append(await child.wait())
+            stopped.set()
+    await server.stop(None)
+    print(sum(code == 0 for code in codes))
+
+
+uvloop.run(main())
+"""
+
+
+def test_children_start_while_grpc_is_busy() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", SPAWN], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.stdout.split() == [str(CHILDREN)], found.stderr[-2000:]
+    assert "fork" not in found.stderr
