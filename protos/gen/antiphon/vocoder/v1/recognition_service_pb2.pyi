@@ -76,7 +76,7 @@ class CancelRecognition(_message.Message):
     def __init__(self) -> None: ...
 
 class RecognitionConfig(_message.Message):
-    __slots__ = ("model", "format", "language", "task", "turn_detection", "partials", "words", "skip_transcription", "prompt", "temperature", "token_logprobs")
+    __slots__ = ("model", "format", "language", "task", "turn_detection", "partials", "words", "skip_transcription", "prompt", "temperature", "token_logprobs", "diarization", "keywords")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +88,8 @@ class RecognitionConfig(_message.Message):
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    DIARIZATION_FIELD_NUMBER: _ClassVar[int]
+    KEYWORDS_FIELD_NUMBER: _ClassVar[int]
     model: str
     format: _audio_pb2.AudioFormat
     language: str
@@ -99,7 +101,25 @@ class RecognitionConfig(_message.Message):
     prompt: str
     temperature: float
     token_logprobs: bool
-    def __init__(self, model: _Optional[str] = ..., format: _Optional[_Union[_audio_pb2.AudioFormat, _Mapping]] = ..., language: _Optional[str] = ..., task: _Optional[_Union[RecognitionTask, str]] = ..., turn_detection: _Optional[_Union[TurnDetection, _Mapping]] = ..., partials: _Optional[bool] = ..., words: _Optional[bool] = ..., skip_transcription: _Optional[bool] = ..., prompt: _Optional[str] = ..., temperature: _Optional[float] = ..., token_logprobs: _Optional[bool] = ...) -> None: ...
+    diarization: Diarization
+    keywords: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., format: _Optional[_Union[_audio_pb2.AudioFormat, _Mapping]] = ..., language: _Optional[str] = ..., task: _Optional[_Union[RecognitionTask, str]] = ..., turn_detection: _Optional[_Union[TurnDetection, _Mapping]] = ..., partials: _Optional[bool] = ..., words: _Optional[bool] = ..., skip_transcription: _Optional[bool] = ..., prompt: _Optional[str] = ..., temperature: _Optional[float] = ..., token_logprobs: _Optional[bool] = ..., diarization: _Optional[_Union[Diarization, _Mapping]] = ..., keywords: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Diarization(_message.Message):
+    __slots__ = ("known_speakers", "max_speakers")
+    KNOWN_SPEAKERS_FIELD_NUMBER: _ClassVar[int]
+    MAX_SPEAKERS_FIELD_NUMBER: _ClassVar[int]
+    known_speakers: _containers.RepeatedCompositeFieldContainer[KnownSpeaker]
+    max_speakers: int
+    def __init__(self, known_speakers: _Optional[_Iterable[_Union[KnownSpeaker, _Mapping]]] = ..., max_speakers: _Optional[int] = ...) -> None: ...
+
+class KnownSpeaker(_message.Message):
+    __slots__ = ("name", "audio")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AUDIO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    audio: bytes
+    def __init__(self, name: _Optional[str] = ..., audio: _Optional[bytes] = ...) -> None: ...
 
 class TurnDetection(_message.Message):
     __slots__ = ("mode", "threshold", "silence", "prefix", "detector", "eagerness", "max_silence")
@@ -242,7 +262,7 @@ class Word(_message.Message):
     def __init__(self, text: _Optional[str] = ..., start_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., probability: _Optional[float] = ...) -> None: ...
 
 class TranscriptSegment(_message.Message):
-    __slots__ = ("text", "start_ms", "end_ms", "token_ids", "temperature", "average_logprob", "compression_ratio", "no_speech_probability", "words", "tokens")
+    __slots__ = ("text", "start_ms", "end_ms", "token_ids", "temperature", "average_logprob", "compression_ratio", "no_speech_probability", "words", "tokens", "speaker")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     START_MS_FIELD_NUMBER: _ClassVar[int]
     END_MS_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +273,7 @@ class TranscriptSegment(_message.Message):
     NO_SPEECH_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    SPEAKER_FIELD_NUMBER: _ClassVar[int]
     text: str
     start_ms: int
     end_ms: int
@@ -263,7 +284,8 @@ class TranscriptSegment(_message.Message):
     no_speech_probability: float
     words: _containers.RepeatedCompositeFieldContainer[Word]
     tokens: _containers.RepeatedCompositeFieldContainer[TranscriptToken]
-    def __init__(self, text: _Optional[str] = ..., start_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., temperature: _Optional[float] = ..., average_logprob: _Optional[float] = ..., compression_ratio: _Optional[float] = ..., no_speech_probability: _Optional[float] = ..., words: _Optional[_Iterable[_Union[Word, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[TranscriptToken, _Mapping]]] = ...) -> None: ...
+    speaker: str
+    def __init__(self, text: _Optional[str] = ..., start_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., temperature: _Optional[float] = ..., average_logprob: _Optional[float] = ..., compression_ratio: _Optional[float] = ..., no_speech_probability: _Optional[float] = ..., words: _Optional[_Iterable[_Union[Word, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[TranscriptToken, _Mapping]]] = ..., speaker: _Optional[str] = ...) -> None: ...
 
 class TranscriptToken(_message.Message):
     __slots__ = ("text", "logprob")
@@ -352,13 +374,15 @@ class ListRecognizersResponse(_message.Message):
     def __init__(self, recognizers: _Optional[_Iterable[_Union[Recognizer, _Mapping]]] = ...) -> None: ...
 
 class Recognizer(_message.Message):
-    __slots__ = ("id", "languages", "translates", "aliases")
+    __slots__ = ("id", "languages", "translates", "aliases", "diarizes")
     ID_FIELD_NUMBER: _ClassVar[int]
     LANGUAGES_FIELD_NUMBER: _ClassVar[int]
     TRANSLATES_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
+    DIARIZES_FIELD_NUMBER: _ClassVar[int]
     id: str
     languages: _containers.RepeatedScalarFieldContainer[str]
     translates: bool
     aliases: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., languages: _Optional[_Iterable[str]] = ..., translates: _Optional[bool] = ..., aliases: _Optional[_Iterable[str]] = ...) -> None: ...
+    diarizes: bool
+    def __init__(self, id: _Optional[str] = ..., languages: _Optional[_Iterable[str]] = ..., translates: _Optional[bool] = ..., aliases: _Optional[_Iterable[str]] = ..., diarizes: _Optional[bool] = ...) -> None: ...
