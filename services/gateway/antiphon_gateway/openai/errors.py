@@ -53,6 +53,7 @@ ERROR_TABLE: Mapping[str, ErrorRow] = {
     "IN_USE": ErrorRow(409, CONFLICT, "conflict", retry=False),
     "CONSENT_REQUIRED": ErrorRow(400, INVALID_REQUEST, "missing_required_parameter"),
     "WRONG_STATE": ErrorRow(409, CONFLICT, "conflict", retry=False),
+    "SPEAKER_MODEL_MISSING": ErrorRow(400, INVALID_REQUEST, "unsupported_parameter"),
     "CONFLICT": ErrorRow(409, CONFLICT, "conflict"),
     "QUEUE_FULL": ErrorRow(429, RATE_LIMIT, "capacity_exceeded"),
     "SLOTS_FULL": ErrorRow(429, RATE_LIMIT, "capacity_exceeded"),

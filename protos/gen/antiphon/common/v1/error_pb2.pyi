@@ -27,6 +27,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_IN_USE: _ClassVar[ErrorReason]
     ERROR_REASON_CONSENT_REQUIRED: _ClassVar[ErrorReason]
     ERROR_REASON_WRONG_STATE: _ClassVar[ErrorReason]
+    ERROR_REASON_SPEAKER_MODEL_MISSING: _ClassVar[ErrorReason]
     ERROR_REASON_CONFLICT: _ClassVar[ErrorReason]
     ERROR_REASON_QUEUE_FULL: _ClassVar[ErrorReason]
     ERROR_REASON_SLOTS_FULL: _ClassVar[ErrorReason]
@@ -74,6 +75,7 @@ ERROR_REASON_ALREADY_EXISTS: ErrorReason
 ERROR_REASON_IN_USE: ErrorReason
 ERROR_REASON_CONSENT_REQUIRED: ErrorReason
 ERROR_REASON_WRONG_STATE: ErrorReason
+ERROR_REASON_SPEAKER_MODEL_MISSING: ErrorReason
 ERROR_REASON_CONFLICT: ErrorReason
 ERROR_REASON_QUEUE_FULL: ErrorReason
 ERROR_REASON_SLOTS_FULL: ErrorReason
