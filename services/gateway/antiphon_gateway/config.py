@@ -30,7 +30,12 @@ OPENAI_VOICES = (
     "verse",
 )
 OPENAI_SPEECH_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
-OPENAI_RECOGNITION_MODELS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
+OPENAI_RECOGNITION_MODELS = (
+    "whisper-1",
+    "gpt-4o-transcribe",
+    "gpt-4o-mini-transcribe",
+    "gpt-4o-transcribe-diarize",
+)
 
 _SHA256_HEX_LENGTH = 64
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from antiphon_core.errors import InvalidArgument
@@ -40,6 +41,9 @@ async def read_form(
     content_type: bytes,
     file_field: str,
     sink: Callable[[bytes], Awaitable[None]] | None = None,
+    *,
+    field_bytes: Mapping[str, int] = MappingProxyType({}),
+    on_file: Callable[[Form], None] | None = None,
 ) -> Form:
     """Parses a multipart/form-data body.
 
@@ -48,6 +52,9 @@ async def read_form(
         content_type: the request's header.
         file_field: name of the field that carries the file.
         sink: takes the file piece by piece; without one it is collected in the form.
+        field_bytes: most bytes of those fields that may have other than MAX_FIELD_BYTES, by name
+            without brackets; of the file too, which is unbounded else, unless it goes to a sink.
+        on_file: called when the file begins, with the fields before it; may refuse the form.
 
     Raises:
         InvalidArgument: UNSUPPORTED_MEDIA_TYPE, a malformed body, or too many fields.
@@ -59,7 +66,7 @@ async def read_form(
             "the body must be multipart/form-data with a boundary",
             reason="UNSUPPORTED_MEDIA_TYPE",
         )
-    collector = _Collector(file_field)
+    collector = _Collector(file_field, field_bytes, on_file)
     try:
         parser = MultipartParser(boundary, collector.callbacks())
         async for chunk in chunks:
@@ -86,10 +93,18 @@ async def _drain(file: UploadedFile, sink: Callable[[bytes], Awaitable[None]]) -
 class _Collector:
     """Receives the parser's callbacks."""
 
-    def __init__(self, file_field: str) -> None:
+    def __init__(
+        self,
+        file_field: str,
+        field_bytes: Mapping[str, int],
+        on_file: Callable[[Form], None] | None,
+    ) -> None:
         self.form = Form()
         self.is_complete = False
         self._file_field = file_field
+        self._field_bytes = field_bytes
+        self._on_file = on_file
+        self._limit: int | None = None
         self._header_name = b""
         self._header_value = b""
         self._headers: dict[bytes, bytes] = {}
@@ -134,7 +149,11 @@ class _Collector:
             raise InvalidArgument("a part of the form has no name")
         self._is_file = self._name == self._file_field and b"filename" in options
         self._target = bytearray()
+        usual = None if self._is_file else MAX_FIELD_BYTES
+        self._limit = self._field_bytes.get(self._name.partition("[")[0], usual)
         if self._is_file:
+            if self._on_file is not None:
+                self._on_file(self.form)
             if self.form.file is not None:
                 raise InvalidArgument(f"{self._file_field} was sent twice", field=self._file_field)
             content_type = self._headers.get(b"content-type", b"").decode("latin-1")
@@ -143,11 +162,12 @@ class _Collector:
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
         self._target += data[start:end]
-        if not self._is_file and len(self._target) > MAX_FIELD_BYTES:
+        if self._limit is not None and len(self._target) > self._limit:
             raise InvalidArgument(
-                f"{self._name} has more than {MAX_FIELD_BYTES} bytes",
+                f"{self._name} has more than {self._limit} bytes",
                 reason="TOO_LARGE",
                 field=self._name,
+                metadata={"limit": str(self._limit)},
             )
 
     def _part_end(self) -> None:

@@ -159,6 +159,8 @@ class RecognitionScript:
     """How the next recognitions go."""
 
     segments: tuple[tuple[str, int, int], ...] = ((" Hello there.", 0, 1250), (" Bye.", 1250, 2500))
+    speakers: tuple[str, ...] = ("A", "B")
+    """Of the segments, where no known ones are given: these label the first segments."""
     fail_before: Exception | None = None
     fail_after_segments: int | None = None
     failure: Exception = field(default_factory=lambda: RuntimeError("scripted"))
@@ -173,6 +175,7 @@ class FakeRecognition(recognition_service_pb2_grpc.RecognitionServiceServicer):
         self.script = RecognitionScript()
         self.files: list[bytes] = []
         self.translates = True
+        self.diarizes = True
 
     async def Recognize(self, requests, context) -> AsyncIterator[rec.RecognizeResponse]:
         script = self.script
@@ -199,6 +202,9 @@ class FakeRecognition(recognition_service_pb2_grpc.RecognitionServiceServicer):
                 if config.token_logprobs:
                     for piece in text.split():
                         segment.tokens.add(text=f" {piece}".encode(), logprob=-0.5)
+                if config.HasField("diarization"):
+                    known = [speaker.name for speaker in config.diarization.known_speakers]
+                    segment.speaker = (*known, *script.speakers)[index]
                 if config.words:
                     segment.words.append(rec.Word(text=text.split()[0], start_ms=start, end_ms=end))
                 yield rec.RecognizeResponse(segment=segment)
@@ -216,6 +222,11 @@ class FakeRecognition(recognition_service_pb2_grpc.RecognitionServiceServicer):
     async def ListRecognizers(self, request, context) -> rec.ListRecognizersResponse:
         return rec.ListRecognizersResponse(
             recognizers=[
-                rec.Recognizer(id="whisper-tiny", languages=["en"], translates=self.translates)
+                rec.Recognizer(
+                    id="whisper-tiny",
+                    languages=["en"],
+                    translates=self.translates,
+                    diarizes=self.diarizes,
+                )
             ]
         )

@@ -180,6 +180,14 @@ async def test_log_probabilities_of_tokens_come_where_they_are_included(
     assert "logprobs" not in plain
 
 
+async def test_keywords_and_a_single_language_reach_the_recogniser(bench: GatewayBench) -> None:
+    fields = {"keywords[]": ["Antiphon", "Envoy"], "languages[]": "de"}
+    assert (await transcribe(bench, **fields)).status_code == 200
+    config = bench.fakes.recognition.calls.requests[-1]
+    assert (list(config.keywords), config.language) == (["Antiphon", "Envoy"], "de")
+    assert not config.HasField("diarization")
+
+
 async def test_translation_speaks_english_or_refuses(bench: GatewayBench) -> None:
     assert (await transcribe(bench, "translations")).status_code == 200
     task = bench.fakes.recognition.calls.requests[-1].task
@@ -194,7 +202,10 @@ async def test_translation_speaks_english_or_refuses(bench: GatewayBench) -> Non
         ({"temperature": "nan"}, "temperature"),
         ({"temperature": "2"}, "temperature"),
         ({"temperature": "warm"}, "temperature"),
-        ({"response_format": "diarized_json"}, "response_format"),
+        ({"languages[]": ["en", "de"]}, "languages"),
+        ({"language": "en", "languages[]": "de"}, "languages"),
+        ({"keywords[]": ["x", "y" * 101]}, "keywords[1]"),
+        ({"keywords[]": ["x"] * 101}, "keywords"),
         ({"stream": "maybe"}, "stream"),
         ({"stream": "true", "response_format": "srt"}, "stream"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities"),
@@ -247,6 +258,11 @@ async def test_models_and_voices(bench: GatewayBench) -> None:
     assert models["object"] == "list"
     assert {"org/small-model", "small", "base-model", "piper", "tts-1", "whisper-tiny"} <= set(ids)
     assert len(ids) == len(set(ids))
+    heard = (await bench.http.get("/v1/models/gpt-4o-transcribe-diarize")).json()
+    assert (heard["parent"], heard["capabilities"]) == (
+        "whisper-tiny",
+        ["transcription", "diarization"],
+    )
     one = (await bench.http.get("/v1/models/org/small-model")).json()
     assert (one["id"], one["object"], one["max_context"]) == ("org/small-model", "model", 2048)
     assert (await bench.http.get("/v1/models/small-model")).json()["id"] == "org/small-model"

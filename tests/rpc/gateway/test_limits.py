@@ -87,10 +87,15 @@ async def test_an_undeclared_size_is_counted() -> None:
 
 
 async def test_uploads_have_their_own_bound(small: GatewayBench) -> None:
-    head = await exchange(small, head_of("/v1/audio/transcriptions", "Content-Length: 200000"))
-    assert b" 413 " not in head.splitlines()[0]
-    head = await exchange(small, head_of("/v1/audio/transcriptions", "Content-Length: 300000"))
-    assert b" 413 " in head.splitlines()[0]
+    for path, fits, exceeds in (
+        ("/v1/audio/translations", 200_000, 300_000),
+        # Samples of known speakers are fields of a transcription, beside its file.
+        ("/v1/audio/transcriptions", 20_000_000, 30_000_000),
+    ):
+        head = await exchange(small, head_of(path, f"Content-Length: {fits}"))
+        assert b" 413 " not in head.splitlines()[0]
+        head = await exchange(small, head_of(path, f"Content-Length: {exceeds}"))
+        assert b" 413 " in head.splitlines()[0]
 
 
 async def test_a_body_that_stops_coming() -> None:

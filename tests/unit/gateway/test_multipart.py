@@ -65,6 +65,55 @@ async def test_refusals(body: bytes, reason: str) -> None:
     assert error.value.reason == reason
 
 
+async def test_a_form_may_be_refused_before_its_file_is_read() -> None:
+    seen: list[Form] = []
+    read = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal read
+        for piece in (field("model", b"m"), field("file", FILE, "a.wav"), b"--xyz--\r\n"):
+            read += 1
+            yield piece
+
+    def refuse(form: Form) -> None:
+        seen.append(form)
+        raise InvalidArgument("no")
+
+    with pytest.raises(InvalidArgument, match="no"):
+        await read_form(pieces(), TYPE, "file", on_file=refuse)
+    assert read == 2 and seen[0].fields == {"model": ["m"]} and seen[0].file is None
+
+
+@pytest.mark.parametrize("name", ["big", "big[]", "big[1]"])
+async def test_a_field_may_have_a_bound_of_its_own(name: str) -> None:
+    async def parse_field(size: int) -> Form:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield field(name, b"1" * size) + b"--xyz--\r\n"
+
+        return await read_form(pieces(), TYPE, "file", field_bytes={"big": MAX_FIELD_BYTES * 2})
+
+    form = await parse_field(MAX_FIELD_BYTES * 2)
+    assert len(form.fields[name][0]) == MAX_FIELD_BYTES * 2
+    with pytest.raises(InvalidArgument) as error:
+        await parse_field(MAX_FIELD_BYTES * 2 + 1)
+    assert error.value.reason == "TOO_LARGE"
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+async def test_a_file_may_have_a_bound(missing: int) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield BODY
+
+    reading = read_form(pieces(), TYPE, "file", field_bytes={"file": len(FILE) - missing})
+    if not missing:
+        form = await reading
+        assert form.file is not None and bytes(form.file.data) == FILE
+        return
+    with pytest.raises(InvalidArgument) as error:
+        await reading
+    assert (error.value.reason, error.value.field) == ("TOO_LARGE", "file")
+
+
 @pytest.mark.parametrize("content_type", [b"", b"application/json", b"multipart/form-data"])
 async def test_other_media_types(content_type: bytes) -> None:
     with pytest.raises(InvalidArgument) as error:

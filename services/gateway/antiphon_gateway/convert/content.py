@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 from base64 import b64decode
 
@@ -11,7 +10,7 @@ from antiphon_core.errors import InvalidArgument
 from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.domain.generation import AudioContent, ImageContent, Modality
 
-_DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+_DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w.+-]+=[^;,]*)*;base64,(.*)", re.DOTALL)
 _AUDIO_ENCODINGS = {"ogg": "opus"}
 
 
@@ -28,20 +27,32 @@ def image_content(url: str, path: str, url_path: str, model: ModelInfo) -> Image
         InvalidArgument: the model reads none, or the URL is not one of data.
     """
     _require_input(Modality.IMAGE, path, model)
+    return ImageContent(*data_url_bytes(url, url_path, "image/png", reason="INVALID_IMAGE"))
+
+
+def data_url_bytes(url: str, path: str, example: str, *, reason: str) -> tuple[bytes, str]:
+    """What a data URL holds, and its media type.
+
+    Args:
+        url: a data URL in base64.
+        path: of the URL, for errors.
+        example: a media type, for errors.
+        reason: of an error in the base64.
+
+    Raises:
+        InvalidArgument: it is no data URL, or not in base64.
+    """
     match = _DATA_URL.fullmatch(url)
     if match is None:
         raise InvalidArgument(
-            f"{url_path} must be a data URL (data:image/png;base64,...); URLs are not fetched",
+            f"{path} must be a data URL (data:{example};base64,...); URLs are not fetched",
             reason="UNSUPPORTED_OPTION",
-            field=url_path,
+            field=path,
         )
     try:
-        data = b64decode(match.group(2), validate=True)
-    except binascii.Error:
-        raise InvalidArgument(
-            f"{url_path} is not valid base64", reason="INVALID_IMAGE", field=url_path
-        ) from None
-    return ImageContent(data, match.group(1))
+        return b64decode(match.group(2), validate=True), match.group(1)
+    except ValueError:
+        raise InvalidArgument(f"{path} is not valid base64", reason=reason, field=path) from None
 
 
 def audio_content(data: bytes, audio_format: str, path: str, model: ModelInfo) -> AudioContent:

@@ -30,12 +30,15 @@ def config_to_proto(config: recognition.RecognitionConfig) -> pb.RecognitionConf
         token_logprobs=config.logprobs,
         skip_transcription=config.skip_transcription,
         prompt=config.prompt,
+        keywords=config.keywords,
         temperature=config.temperature,
     )
     if config.format is not None:
         message.format.CopyFrom(audio_format_to_proto(config.format))
     if config.turn_detection is not None:
         message.turn_detection.CopyFrom(_turn_detection(config.turn_detection))
+    if config.diarization is not None:
+        message.diarization.CopyFrom(_diarization(config.diarization))
     return message
 
 
@@ -154,6 +157,16 @@ def recognizer_from_proto(message: pb.Recognizer) -> recognition.Recognizer:
         languages=tuple(message.languages),
         translates=message.translates,
         aliases=tuple(message.aliases),
+        diarizes=message.diarizes,
+    )
+
+
+def _diarization(diarization: recognition.Diarization) -> pb.Diarization:
+    return pb.Diarization(
+        known_speakers=[
+            pb.KnownSpeaker(name=speaker.name, audio=speaker.audio)
+            for speaker in diarization.known_speakers
+        ]
     )
 
 
@@ -200,4 +213,5 @@ def _segment(segment: pb.TranscriptSegment) -> recognition.TranscriptSegment:
             for word in segment.words
         ),
         tokens=tuple(recognition.Token(token.text, token.logprob) for token in segment.tokens),
+        speaker=segment.speaker,
     )

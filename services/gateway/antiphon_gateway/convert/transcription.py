@@ -9,22 +9,27 @@ from typing import Any
 import msgspec
 from antiphon_core.errors import InvalidArgument
 
-from antiphon_gateway.domain.recognition import FileFinished, TranscriptSegment
+from antiphon_gateway.convert.diarization import diarization_of, diarized_segments
+from antiphon_gateway.domain.recognition import FileFinished, RecognitionConfig, TranscriptSegment
 from antiphon_gateway.openai import audio as wire
 from antiphon_gateway.openai.decode import validation_error
 
-_LISTS = ("timestamp_granularities", "include")
+_LISTS = frozenset(
+    {"timestamp_granularities", "include", "keywords", "languages"}
+    | {"known_speaker_names", "known_speaker_references"}
+)
+_STREAMED = ("json", "text", "diarized_json")
 
 
 def form_of(fields: Mapping[str, Sequence[str]]) -> wire.TranscriptionForm:
-    """The validated form; list fields may be spelled with or without ``[]``.
+    """The validated form; list fields may be spelled with or without ``[]`` or an index.
 
     Raises:
         InvalidArgument: wrong type, out of range, or a combination that cannot be served.
     """
     values: dict[str, Any] = {}
     for name, given in fields.items():
-        plain = name.removesuffix("[]")
+        plain = name.partition("[")[0]
         if plain in _LISTS:
             values.setdefault(plain, []).extend(given)
         else:
@@ -44,14 +49,66 @@ def form_of(fields: Mapping[str, Sequence[str]]) -> wire.TranscriptionForm:
         raise InvalidArgument(
             "include logprobs needs response_format json", field="include", allowed=("json",)
         )
-    if form.stream and form.response_format not in ("json", "text"):
+    if form.stream and form.response_format not in _STREAMED:
         raise InvalidArgument(
             f"stream is not possible with response_format {form.response_format}; "
-            "allowed: json, text",
+            f"allowed: {', '.join(_STREAMED)}",
             field="stream",
-            allowed=("json", "text"),
+            allowed=_STREAMED,
         )
     return form
+
+
+def config_of(
+    form: wire.TranscriptionForm, model: str, *, translate: bool, timeout: float
+) -> RecognitionConfig:
+    """What the recogniser is told.
+
+    Args:
+        form: validated.
+        model: the resolved recogniser.
+        translate: answer in English.
+        timeout: seconds until the call's deadline.
+
+    Raises:
+        InvalidArgument: naming the field.
+    """
+    if translate and form.response_format == "diarized_json":
+        raise InvalidArgument(
+            "response_format diarized_json: translations do not say who speaks",
+            reason="UNSUPPORTED_OPTION",
+            field="response_format",
+        )
+    return RecognitionConfig(
+        model=model,
+        language=_language(form),
+        translate=translate,
+        words="word" in form.timestamp_granularities,
+        logprobs="logprobs" in form.include,
+        prompt=form.prompt,
+        keywords=tuple(form.keywords),
+        diarization=diarization_of(form),
+        temperature=form.temperature,
+        timeout=timeout,
+    )
+
+
+def _language(form: wire.TranscriptionForm) -> str:
+    """The one language that is given; empty for none.
+
+    The recogniser detects among all of its languages and cannot be held to some of them, so that
+    several would promise what is not kept.
+    """
+    given = list(dict.fromkeys(filter(None, (form.language, *form.languages))))
+    if len(given) > 1:
+        field = "languages"
+        raise InvalidArgument(
+            f"{field}: the recogniser takes one language, or none to detect it among all; "
+            f"given: {', '.join(given)}",
+            reason="UNSUPPORTED_OPTION",
+            field=field,
+        )
+    return given[0] if given else ""
 
 
 def response_of(
@@ -73,6 +130,11 @@ def response_of(
         tokens = logprobs_of(segments) if form.include else msgspec.UNSET
         body = wire.Transcription(finished.text, usage, tokens)
         return msgspec.json.encode(body), b"application/json"
+    if form.response_format == "diarized_json":
+        diarized = wire.DiarizedTranscription(
+            finished.audio_seconds, finished.text, diarized_segments(segments), usage
+        )
+        return msgspec.json.encode(diarized), b"application/json"
     granularities = form.timestamp_granularities or ["segment"]
     verbose = wire.VerboseTranscription(
         task="translate" if translate else "transcribe",

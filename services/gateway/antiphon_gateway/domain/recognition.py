@@ -30,6 +30,20 @@ class TurnDetection(Struct, frozen=True):
     """Of SEMANTIC: low, medium or high; empty takes the service's default."""
 
 
+class KnownSpeaker(Struct, frozen=True):
+    """A speaker known by name."""
+
+    name: str
+    audio: bytes
+    """A few seconds of the speaker alone: a file in any container."""
+
+
+class Diarization(Struct, frozen=True):
+    """How speakers are told apart."""
+
+    known_speakers: tuple[KnownSpeaker, ...] = ()
+
+
 class RecognitionConfig(Struct, frozen=True):
     """Configuration of live or file recognition."""
 
@@ -46,6 +60,10 @@ class RecognitionConfig(Struct, frozen=True):
     """Of every text token."""
     skip_transcription: bool = False
     prompt: str = ""
+    keywords: tuple[str, ...] = ()
+    """Words and phrases that the speech may hold."""
+    diarization: Diarization | None = None
+    """None does not tell speakers apart."""
     temperature: float | None = None
     timeout: float | None = None
     """Seconds until the call's deadline; None sets none."""
@@ -113,6 +131,8 @@ class TranscriptSegment(Struct, frozen=True):
     words: tuple[Word, ...] = ()
     tokens: tuple[Token, ...] = ()
     """Where log-probabilities were asked for."""
+    speaker: str = ""
+    """Who speaks, where asked for and where the voice could be told."""
 
 
 class FinalTranscript(Struct, frozen=True):
@@ -176,3 +196,5 @@ class Recognizer(Struct, frozen=True):
     languages: tuple[str, ...]
     translates: bool
     aliases: tuple[str, ...] = ()
+    diarizes: bool = False
+    """Whether it says who speaks."""

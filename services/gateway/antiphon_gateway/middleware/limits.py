@@ -9,9 +9,12 @@ from antiphon_core.errors import DeadlineExceeded, InvalidArgument
 from antiphon_gateway.config import Limits
 from antiphon_gateway.http import Message, Receive, Scope, Send, header
 from antiphon_gateway.middleware.request import App
+from antiphon_gateway.openai.audio import MAX_KNOWN_SPEAKERS, MAX_REFERENCE_CHARACTERS
 
 _FORM_OVERHEAD_BYTES = 256 * 1024
 """Fields and boundaries of a form beside its file."""
+_REFERENCES_BYTES = MAX_KNOWN_SPEAKERS * MAX_REFERENCE_CHARACTERS
+"""Samples of known speakers, which are fields."""
 
 
 class LimitsMiddleware:
@@ -27,7 +30,10 @@ class LimitsMiddleware:
         self._limits = limits
         self._by_route = (
             ("/v1/files", limits.file_bytes + _FORM_OVERHEAD_BYTES),
-            ("/v1/audio/transcriptions", limits.upload_bytes + _FORM_OVERHEAD_BYTES),
+            (
+                "/v1/audio/transcriptions",
+                limits.upload_bytes + _FORM_OVERHEAD_BYTES + _REFERENCES_BYTES,
+            ),
             ("/v1/audio/translations", limits.upload_bytes + _FORM_OVERHEAD_BYTES),
             ("/v1/audio/voices", limits.upload_bytes + _FORM_OVERHEAD_BYTES),
             ("/v1/audio/voice_consents", limits.upload_bytes + _FORM_OVERHEAD_BYTES),

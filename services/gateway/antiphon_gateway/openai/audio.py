@@ -49,7 +49,13 @@ class SpeechDone(Struct):
     type: Literal["speech.audio.done"] = "speech.audio.done"
 
 
-TranscriptionFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
+TranscriptionFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
+
+MAX_KNOWN_SPEAKERS = 4
+MAX_REFERENCE_BYTES = 4 * 1024 * 1024
+"""Of the sample of one known speaker."""
+MAX_REFERENCE_CHARACTERS = (MAX_REFERENCE_BYTES + 2) // 3 * 4 + 1024
+"""Of such a sample as a data URL: base64 and a head."""
 
 
 class TranscriptionForm(Struct):
@@ -63,6 +69,15 @@ class TranscriptionForm(Struct):
     timestamp_granularities: list[Literal["word", "segment"]] = []
     stream: bool = False
     include: list[Literal["logprobs"]] = []
+    keywords: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=100)
+    ] = []
+    languages: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=16)] = []
+    known_speaker_names: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=MAX_KNOWN_SPEAKERS)
+    ] = []
+    known_speaker_references: Annotated[list[str], Meta(max_length=MAX_KNOWN_SPEAKERS)] = []
+    """Data URLs, one for each name."""
 
 
 class TokenLogprob(Struct):
@@ -116,11 +131,35 @@ class VerboseTranscription(Struct):
     words: list[Word] | UnsetType = UNSET
 
 
+class DiarizedSegment(Struct):
+    """A segment with its times in seconds and its speaker; in a stream, an event."""
+
+    id: str
+    start: float
+    end: float
+    text: str
+    speaker: str
+    """A known speaker's name, or A, B, C in order; empty where no voice could be told."""
+    type: Literal["transcript.text.segment"] = "transcript.text.segment"
+
+
+class DiarizedTranscription(Struct):
+    """The diarized_json response."""
+
+    duration: float
+    text: str
+    segments: list[DiarizedSegment]
+    usage: DurationUsage
+    task: Literal["transcribe"] = "transcribe"
+
+
 class TranscriptDelta(Struct):
     """The next piece of the transcript."""
 
     delta: str
     type: Literal["transcript.text.delta"] = "transcript.text.delta"
+    segment_id: str | UnsetType = UNSET
+    """Of the segment that the piece belongs to, where segments are sent too."""
     logprobs: list[TokenLogprob] | UnsetType = UNSET
 
 

@@ -113,12 +113,11 @@ SPEECH = _table(
 
 TRANSCRIPTION = _table(
     served="file model language prompt response_format temperature timestamp_granularities stream "
-    "include",
-    refused="keywords known_speaker_names known_speaker_references languages",
+    "include keywords known_speaker_names known_speaker_references languages",
     chunking_strategy=_refused_unless(b"auto", b'"auto"'),
 )
 
-TRANSLATION = _table(served="file model prompt response_format temperature")
+TRANSLATION = _table(served="file model prompt response_format temperature language keywords")
 
 VOICE = _table(served="audio_sample name consent type", refused="prompt model script_hint")
 

@@ -47,6 +47,16 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^ids", "tokens"),
         (r"^config\.output_format\.sample_rate_hz$", "sample_rate"),
         (r"^config\.output_format\b.*", "response_format"),
+        (
+            r"^config\.diarization\.known_speakers(\[\d+\])\.name$",
+            r"known_speaker_names\1",
+        ),
+        (
+            r"^config\.diarization\.known_speakers(\[\d+\])(\.audio)?$",
+            r"known_speaker_references\1",
+        ),
+        (r"^config\.diarization\.known_speakers$", "known_speaker_names"),
+        (r"^config\.diarization\b.*", "response_format"),
         (r"^config\.", ""),
     )
 )

@@ -22,8 +22,8 @@ _TRANSCRIPT = Operation(
     "createTranscription",
     "Writes down what a recording says.",
     FormBody(audio.TranscriptionForm, fields.TRANSCRIPTION),
-    answer=(audio.Transcription, audio.VerboseTranscription),
-    events=(audio.TranscriptDelta, audio.TranscriptDone),
+    answer=(audio.Transcription, audio.VerboseTranscription, audio.DiarizedTranscription),
+    events=(audio.TranscriptDelta, audio.DiarizedSegment, audio.TranscriptDone),
     contents=("text/plain", "application/x-subrip", "text/vtt"),
     errors=CALL,
 )
@@ -53,6 +53,7 @@ def audio_routes() -> list[Endpoint]:
                 name="createTranslation",
                 summary="Writes down in English what a recording says.",
                 body=FormBody(audio.TranscriptionForm, fields.TRANSLATION),
+                answer=(audio.Transcription, audio.VerboseTranscription),
                 events=(),
             ),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon_gateway.clients import Backends
 from antiphon_gateway.domain.catalog import ModelInfo
+from antiphon_gateway.domain.recognition import Recognizer
 from antiphon_gateway.domain.speech import Voice
 from antiphon_gateway.http import Receive, Scope, Send, send_response
 from antiphon_gateway.names import model_not_found, resolve_model, speech_models
@@ -110,12 +111,16 @@ def all_models(backends: Backends) -> list[Model]:
         for alias in model.aliases:
             found.setdefault(alias, _language_model(model, alias))
     speech = speech_models(backends.voices)
-    _add_audio(found, "speech", speech, backends.vocoder.model_aliases if speech else {})
+    _add_audio(
+        found,
+        {name: ["speech"] for name in speech},
+        backends.vocoder.model_aliases if speech else {},
+    )
     recognizers = backends.recognizers
     aliases = {alias: item.id for item in recognizers for alias in item.aliases}
     if recognizers:
         aliases.update(backends.recognition.model_aliases)
-    _add_audio(found, "transcription", [item.id for item in recognizers], aliases)
+    _add_audio(found, {item.id: _heard(item) for item in recognizers}, aliases)
     return list(found.values())
 
 
@@ -151,14 +156,17 @@ def _language_model(model: ModelInfo, alias: str = "") -> Model:
     )
 
 
+def _heard(recognizer: Recognizer) -> list[str]:
+    return ["transcription", "diarization"] if recognizer.diarizes else ["transcription"]
+
+
 def _add_audio(
-    found: dict[str, Model],
-    capability: str,
-    ids: Sequence[str],
-    aliases: Mapping[str, str],
+    found: dict[str, Model], served: Mapping[str, list[str]], aliases: Mapping[str, str]
 ) -> None:
-    for name in ids:
-        found.setdefault(name, Model(name, _STARTED_AT, [capability]))
+    """Adds what is served, by id with its capabilities, and further names of it."""
+    for name, capabilities in served.items():
+        found.setdefault(name, Model(name, _STARTED_AT, capabilities))
     for alias, target in aliases.items():
-        parent = target or (ids[0] if ids else None)
-        found.setdefault(alias, Model(alias, _STARTED_AT, [capability], parent=parent))
+        parent = target or next(iter(served))
+        capabilities = served.get(parent) or next(iter(served.values()))
+        found.setdefault(alias, Model(alias, _STARTED_AT, capabilities, parent=parent))
