@@ -6,8 +6,9 @@ import itertools
 from collections import defaultdict
 from typing import Any
 
+import msgspec
 import numpy as np
-from antiphon_vocoder.codec_engine.boot import hop_plans
+from antiphon_vocoder.codec_engine.boot import boot, hop_plans
 from antiphon_vocoder.codec_engine.device import HostStepDevice, StepDevice
 from antiphon_vocoder.codec_engine.loop import CodecLoop
 from antiphon_vocoder.codec_engine.runner import CodecRunner
@@ -58,6 +59,10 @@ class Clock:
 class Bench:
     """A loop over one codec.
 
+    Args:
+        booted: as the process comes up, with measured rungs and the real clock, instead of bound
+            to the given rungs.
+
     Attributes:
         samples: decoded samples of each stream by key.
         codes: encoded codes of each stream by key.
@@ -74,32 +79,40 @@ class Bench:
         costs: Any = None,
         device: StepDevice | None = None,
         record: bool = True,
+        booted: bool = False,
         **config: Any,
     ) -> None:
         self.clock = Clock()
         self.codec = codec
-        settings = engine_config(rungs=list(rungs), **config)
-        plans = hop_plans(codec, settings)
-        device = device or HostStepDevice(0)
-        self.runner = CodecRunner("fake", codec, device, slots=slots, plans=plans)
-        for rung in rungs if record else ():
-            self.runner.bind(rung, timed=False)
         self.samples: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
         self.codes: dict[tuple[int, int], list[np.ndarray]] = defaultdict(list)
         self.ended: list[tuple[int, int]] = []
         self.failed: list[tuple[int, int]] = []
         self.steps: list[StepDone] = []
+        self._generations: dict[int, int] = defaultdict(int)
+        self.codebooks: dict[tuple[int, int], int] = {}
+        settings = engine_config(rungs=list(rungs), slots=slots, **config)
+        endpoint: Any = self
         scheduler = StepScheduler(rungs, costs or {}, settings.peer_wait_seconds)
+        if booted:
+            settings = msgspec.structs.replace(settings, codecs=["fake=nowhere"])
+            self.loop = boot(endpoint, settings, lambda *_: codec)
+            self.loop._scheduler = scheduler
+            self.runner = self.loop._runners["fake"]
+            return
+        plans = hop_plans(codec, settings)
+        device = device or HostStepDevice(0)
+        self.runner = CodecRunner("fake", codec, device, slots=slots, plans=plans)
+        for rung in rungs if record else ():
+            self.runner.bind(rung, timed=False)
         self.loop = CodecLoop(
-            self,  # pyright: ignore[reportArgumentType]
+            endpoint,
             device,
             {"fake": self.runner},
             scheduler,
             settings.lead_seconds,
             self.clock,
         )
-        self._generations: dict[int, int] = defaultdict(int)
-        self.codebooks: dict[tuple[int, int], int] = {}
 
     def send(self, message: object) -> None:
         """The loop's way to the front."""

@@ -89,9 +89,13 @@ class CodecRunner:
     def bind(self, rung: int, *, timed: bool = True) -> None:
         """Adds the steps of one rung to the ladder, warm, and times them if asked to.
 
+        Zeroing is warmed as well: every stream's first hop begins with it.
+
         Raises:
             torch.OutOfMemoryError: they do not fit; those that were added stay.
         """
+        for state in self.states.values():
+            self._zero(state, [state.null_row])
         for key in self.keys():
             bound = BoundStep(self._device, self.codec, self.states[key.stage], key, rung)
             bound.record()
@@ -138,12 +142,13 @@ class CodecRunner:
         if not fresh:
             return
         self.resets += len(fresh)
-        state = self.states[fresh[0].stage]
-        rows = [stream.slot for stream in fresh]
-        with torch.inference_mode():
-            state.reset(torch.tensor(rows, dtype=torch.int64, device=self._device.device))
+        self._zero(self.states[fresh[0].stage], [stream.slot for stream in fresh])
         for stream in fresh:
             stream.fresh = False
+
+    def _zero(self, state: SlotState, rows: list[int]) -> None:
+        with torch.inference_mode():
+            state.reset(torch.tensor(rows, dtype=torch.int64, device=self._device.device))
 
     def _unbound(self, step: PlannedStep) -> BoundStep:
         """A step outside the ladder, such as the only hop of a stream shorter than a first hop."""

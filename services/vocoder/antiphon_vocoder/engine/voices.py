@@ -10,11 +10,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from antiphon_vocoder.engine.stream import window_stops
 from antiphon_vocoder.messages import VoiceFile
 from antiphon_vocoder.tts.piper import PiperVoice
 
 _KEPT = 4
-_WARM_UP_SYMBOLS = (24, 60, 120)
+_WARM_UP_CLAUSES = ((24, True), (60, False), (120, True))
+"""Symbols of a clause, and whether it begins an utterance: from the shortest window to one that
+takes a clause's rest in, which is longer than the others."""
 
 
 class LoadedVoices:
@@ -56,17 +59,16 @@ class LoadedVoices:
 
 
 def warm_up(voice: PiperVoice) -> float:
-    """Runs every stage at several lengths; returns seconds of work a second of audio, taken from
-    the last, so that the first real hop meets allocated memory."""
+    """Runs every stage at the lengths of real hops, so that the first of them meets allocated
+    memory; returns seconds of work a second of audio, taken from the last clause."""
     cost = 0.0
-    for count in _WARM_UP_SYMBOLS:
+    rate = voice.sample_rate / voice.samples_per_frame
+    for count, first in _WARM_UP_CLAUSES:
         ids = [1, 0, *([20, 0] * count), 2]
         started = time.perf_counter()
         latent = voice.encode(ids, speed=1.0, noiseless=True)
         position = 0
-        step = max(latent.frames // 3, 1)
-        while position < latent.frames:
-            stop = min(position + step, latent.frames)
+        for stop in window_stops(latent.frames, rate, first=first):
             voice.decode(latent, position, stop)
             position = stop
         audio = latent.frames * voice.samples_per_frame / voice.sample_rate
