@@ -9,7 +9,7 @@ CHILDREN = 150
 
 SPAWN = f"""
 import asyncio
-import antiphon_core
+import antiphon_core.config
 import grpc
 import uvloop
 
