@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from antiphon_core.memory import resident_bytes
 from antiphon_vocoder.engine.stream import window_stops
@@ -44,6 +45,21 @@ def test_windows_equal_the_whole_decoder(voice: PiperVoice) -> None:
         parts.append(voice.decode(latent, position, stop))
         position = stop
     assert np.abs(np.concatenate(parts) - whole).max() < 1e-5
+
+
+def test_windowed_voice_gives_the_samples_of_the_whole_graph(
+    file: VoiceFile, voice: PiperVoice
+) -> None:
+    session = onnxruntime.InferenceSession(file.model_path, providers=["CPUExecutionProvider"])
+    phonemes = ids(20)
+    feed = {
+        "input": np.array([phonemes], np.int64),
+        "input_lengths": np.array([len(phonemes)], np.int64),
+        "scales": np.array([0.0, file.length_scale, 0.0], np.float32),
+    }
+    whole = np.asarray(session.run(None, feed)[0]).reshape(-1)
+    latent = voice.encode(phonemes, speed=1.0, noiseless=True)
+    assert np.abs(voice.decode(latent, 0, latent.frames) - whole).max() < 1e-5
 
 
 def test_context_is_no_larger_than_needed_by_two_frames(voice: PiperVoice) -> None:

@@ -16,6 +16,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx.utils import Extractor
 
+from antiphon_vocoder.tts.blocked_layout import as_images
+
 _DECODER_PREFIX = "/dec/"
 _FIRST_WEIGHT = "dec.conv_pre.weight"
 _POINTWISE = frozenset({"LeakyRelu", "Add", "Mul", "Div", "Tanh", "Constant", "Identity"})
@@ -32,7 +34,7 @@ class SplitGraph:
     encoder: bytes
     """Inputs of the voice to ``boundary`` tensors."""
     decoder: bytes
-    """``boundary`` tensors to samples."""
+    """``boundary`` tensors to samples, in the layout that onnxruntime is fastest in."""
     boundary: tuple[str, ...]
     """First the latent (1, channels, frames), then conditions that do not depend on time."""
     samples_per_frame: int
@@ -86,7 +88,7 @@ def split_decoder(path: str) -> SplitGraph:
         raise NotSplittable(f"the graph cannot be cut at {boundary}: {error}") from error
     return SplitGraph(
         encoder=encoder.SerializeToString(),
-        decoder=decoder.SerializeToString(),
+        decoder=as_images(decoder, _DECODER_PREFIX).SerializeToString(),
         boundary=boundary,
         samples_per_frame=reach.scale,
         context_frames=ceil(max(reach.left, reach.right)),
