@@ -1,6 +1,6 @@
 """Typed configuration of a service: defaults < file < environment < flags.
 
-This is the only module that reads (and once sets) the process environment. A service declares a frozen
+This is the only module that reads the process environment. A service declares a frozen
 ``Settings`` class; unknown names fail wherever they stand.
 """
 
@@ -42,11 +42,6 @@ __all__ = [
 
 BOOT_REFUSED = 71
 """Exit status of a process that refused to start."""
-
-# gRPC's fork handlers start its threads again in every forked child, and about one in thirty
-# children of a busy process then dies before its exec. No child here uses gRPC between fork
-# and exec. gRPC reads this when its first channel or server is made; a set value stays.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ CHILDREN = 150
 
 SPAWN = f"""
 import asyncio
-import antiphon_core.config
+import antiphon_core
 import grpc
 import uvloop
 
