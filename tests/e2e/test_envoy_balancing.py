@@ -20,8 +20,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GATEWAY_FLAGS = ("--drain-notice-seconds", "1.5", "--drain-grace-seconds", "10")
 DRAIN_DELAY = 1.5
-RECONNECT_S = 3.0
-"""A gateway tries a lost replica again after 2.4 s at most, and hears of its state at once."""
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE.value[0]
 
 
@@ -45,8 +43,6 @@ async def made(running: Stack) -> Stack:
         if running.children[name].process.returncode is not None:
             await running.start_gateway(name, *GATEWAY_FLAGS)
     await running.ready()
-    if dead:
-        await asyncio.sleep(RECONNECT_S)
     return running
 
 

@@ -165,6 +165,8 @@ class Stack:
     proxy: Envoy
     replica_ports: dict[str, int]
     gateway_ports: dict[str, int]
+    ops_ports: dict[str, int]
+    """Of the gateways' metrics."""
     children: dict[str, Child] = field(default_factory=dict)
 
     @property
@@ -195,16 +197,22 @@ class Stack:
         self.children[name] = await start(
             self.folder / f"{name}.log",
             *(sys.executable, "-m", "antiphon_gateway", "--port", str(self.gateway_ports[name])),
+            *("--ops-port", str(self.ops_ports[name])),
             *("--llm-targets", targets, "--vocoder-targets", targets),
             *("--egress-target", str(self.proxy.plan.egress), *flags),
         )
 
     async def ready(self) -> None:
-        """Until every replica and gateway takes work."""
+        """Until every replica and gateway takes work, and each gateway has found each replica."""
         replicas = set(self.replica_ports.values())
         for cluster in ("llm", "llm_affine", "vocoder"):
             await self.proxy.wait_healthy(cluster, replicas, START_S)
         await self.proxy.wait_healthy("gateway", set(self.gateway_ports.values()), START_S)
+        found = f'{{service="llm",state="ready"}} {len(replicas)}.0'
+        async with asyncio.timeout(START_S), httpx.AsyncClient() as http:
+            for port in self.ops_ports.values():
+                while found not in (await http.get(f"http://127.0.0.1:{port}/metrics")).text:
+                    await asyncio.sleep(0.05)
 
     def chat(self, http: httpx.AsyncClient, prompt: str, **fields: object):
         """One request through the edge."""
@@ -230,10 +238,10 @@ async def stack(
         timings: of the proxy.
         plan: further fields of the ProxyPlan.
     """
-    numbers = ports(3 + len(replicas) + len(gateways))
+    numbers = ports(3 + len(replicas) + 2 * len(gateways))
     targets = [Target("127.0.0.1", number) for number in numbers]
     backends = targets[3 : 3 + len(replicas)]
-    fronts = targets[3 + len(replicas) :]
+    fronts = targets[3 + len(replicas) :][: len(gateways)]
     rendered = ProxyPlan(
         admin=targets[0],
         edge=targets[1],
@@ -250,6 +258,7 @@ async def stack(
             proxy,
             dict(zip(replicas, (target.port for target in backends), strict=True)),
             dict(zip(gateways, (target.port for target in fronts), strict=True)),
+            dict(zip(gateways, numbers[-len(gateways) :], strict=True)),
         )
         try:
             for name, flags in replicas.items():

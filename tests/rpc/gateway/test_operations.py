@@ -7,6 +7,7 @@ import hashlib
 
 import httpx
 import pytest
+from antiphon_core import metrics
 from antiphon_core.errors import FailedPrecondition
 from antiphon_gateway.listener import HttpListener
 from antiphon_gateway.routes.operations import operations_router
@@ -131,6 +132,8 @@ async def test_calls_through_egress_and_status_from_the_service() -> None:
         assert not bench.fakes.llm.calls.requests
         bench.fakes.lifecycle.draining()
         await until(lambda: "draining" in bench.backends.missing)
+        assert metrics.value("gateway_backends", service="llm", state="draining") == 1
+        assert metrics.value("gateway_backends", service="llm", state="ready") == 0
     finally:
         await bench.stop()
         await egress.stop()
@@ -158,6 +161,7 @@ async def test_metrics_on_their_own_listener() -> None:
         assert all(page.status_code == 200 for page in pages)
         assert 'route="/v1/chat/completions"' in text
         assert 'reason="MODEL_NOT_FOUND"' in text
+        assert 'antiphon_gateway_backends{service="llm",state="ready"} 1.0' in text
         assert (await bench.http.get("/metrics")).status_code == 404
     finally:
         await operations.stop()

@@ -17,7 +17,7 @@ from antiphon_core.errors import (
     Unimplemented,
 )
 from antiphon_gateway.clients.adapters import AdapterClient
-from antiphon_gateway.clients.backends import Member, Pool
+from antiphon_gateway.clients.pool import Member, Pool
 from antiphon_gateway.domain.catalog import ModelInfo
 from antiphon_gateway.identity.principal import Principal, use_principal
 

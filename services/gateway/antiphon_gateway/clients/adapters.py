@@ -18,8 +18,8 @@ from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.names import resolve_model, visible_models
 
 if TYPE_CHECKING:
-    from antiphon_gateway.clients.backends import Member, Pool
     from antiphon_gateway.clients.llm import LlmBackend
+    from antiphon_gateway.clients.pool import Member, Pool
 
 log = get_logger(__name__)
 

@@ -1,13 +1,11 @@
-"""All backends of one gateway: pools of clients that choose by what each backend serves."""
+"""All backends of one gateway, and what is asked of each kind."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 import grpc.aio
 from antiphon_core.rpc.channel import open_channel
@@ -15,6 +13,7 @@ from antiphon_core.rpc.channel import open_channel
 from antiphon_gateway.clients.adapters import AdapterClient
 from antiphon_gateway.clients.llm import GenerationStream, LlmBackend
 from antiphon_gateway.clients.monitor import BackendMonitor
+from antiphon_gateway.clients.pool import Client, Member, Pool, Served, show_states
 from antiphon_gateway.clients.recognition import (
     FileRecognitionStream,
     RecognitionClient,
@@ -29,111 +28,15 @@ from antiphon_gateway.domain.recognition import RecognitionConfig, Recognizer
 from antiphon_gateway.domain.speech import SpeechConfig, Voice
 from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.names import (
-    may_use,
     resolve_listed_voice,
     resolve_model,
     resolve_recognizer,
     resolve_speech_model,
     resolve_voice,
-    served_key,
     visible_models,
     visible_voices,
 )
 from antiphon_gateway.quota.metering import metered, read_metered, require_audio
-
-Client = TypeVar("Client")
-Served = TypeVar("Served", ModelInfo, Voice, Recognizer)
-
-
-@dataclass
-class Member(Generic[Client, Served]):
-    """One backend of a pool."""
-
-    client: Client
-    monitor: BackendMonitor
-    served: tuple[Served, ...] = ()
-    limits: Mapping[str, int] = field(default_factory=dict)
-    """What it advertises, by name."""
-
-
-@dataclass
-class Pool(Generic[Client, Served]):
-    """Backends of one kind; work goes to the one with the most free slots among those that serve
-    the asked-for name, and round them where they are equal or count none."""
-
-    members: list[Member[Client, Served]] = field(default_factory=list)
-    _turn: Iterator[int] = field(default_factory=itertools.count)
-
-    @property
-    def served(self) -> tuple[Served, ...]:
-        """What the ready backends serve, without repeats."""
-        found: dict[Hashable, Served] = {}
-        for member in self.members:
-            if member.monitor.is_ready:
-                for item in member.served:
-                    found.setdefault(served_key(item), item)
-        return tuple(found.values())
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether one backend at least is ready."""
-        return any(member.monitor.is_ready for member in self.members)
-
-    @property
-    def in_flight_limit(self) -> int | None:
-        """Requests that the ready backends hold, running and waiting; None where one of them
-        says nothing. At least twice what runs at a time: a bound that is equal refuses bursts
-        for which there is room."""
-        ready = [member.limits for member in self.members if member.monitor.is_ready]
-        if not ready or any("max_rows" not in limits for limits in ready):
-            return None
-        return sum(
-            max(2 * limits["max_rows"], limits["max_rows"] + limits.get("queue_limit", 0))
-            for limits in ready
-        )
-
-    @property
-    def slots(self) -> tuple[int, int] | None:
-        """Slots in use and in all of the ready backends; None where one of them says nothing."""
-        told = [member.monitor.slots for member in self.members if member.monitor.is_ready]
-        known = [slots for slots in told if slots is not None]
-        if not known or len(known) < len(told):
-            return None
-        return sum(used for used, _ in known), sum(total for _, total in known)
-
-    @property
-    def reason(self) -> str:
-        """Why none is ready; empty when one is."""
-        return "" if self.is_ready else self.members[0].monitor.reason
-
-    def require_ready(self) -> None:
-        """Admits work.
-
-        Raises:
-            Unavailable: BOOTING, DRAINING, ASLEEP or NO_BACKEND.
-        """
-        if not self.is_ready:
-            raise self.members[0].monitor.unavailable()
-
-    def choose(self, served_id: str) -> Client:
-        """A ready backend that serves the id; any ready one for an empty id.
-
-        Raises:
-            Unavailable: no backend is ready.
-        """
-        self.require_ready()
-        ready = [member for member in self.members if member.monitor.is_ready]
-        fitting = [
-            member
-            for member in ready
-            if not served_id
-            or any(item.id == served_id and may_use(item) for item in member.served)
-        ]
-        best = max(member.monitor.free_slots for member in fitting or ready)
-        chosen = [m for m in fitting or ready if m.monitor.free_slots == best]
-        member = chosen[next(self._turn) % len(chosen)]
-        member.monitor.note_start()
-        return member.client
 
 
 class LlmClient:
@@ -316,6 +219,8 @@ class Backends:
             recogniser,
             recogniser.list_recognizers,
         )
+        for pool in (llm, vocoder, recognition):
+            show_states(pool)
         self.llm = LlmClient(llm, settings.default_model)
         self.adapters = AdapterClient(llm, balanced=bool(egress))
         self.vocoder = VocoderClient(vocoder, settings.voice_aliases, settings.speech_model_aliases)

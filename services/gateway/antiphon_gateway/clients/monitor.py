@@ -16,6 +16,9 @@ from antiphon_core.rpc.streams import result, typed_errors
 STALE_SECONDS = 3.0
 """A status older than this says nothing any more."""
 
+STATES = ("ready", "starting", "draining", "asleep", "lost")
+"""How a backend may look; a lost one does not answer any more, or has failed."""
+
 _SECOND_LOOK_SECONDS = 0.5
 _RECONNECT_SECONDS = 0.25
 _CATALOG_SECONDS = 10.0
@@ -77,6 +80,12 @@ class BackendMonitor:
             if self._status.state == node_pb2.NODE_STATE_FAILED:
                 return f"no_{self.name}_backend"
         return f"no_{self.name}_backend" if self._was_ready else "starting"
+
+    @property
+    def state(self) -> str:
+        """One of STATES."""
+        reason = self.reason
+        return "lost" if reason.startswith("no_") else reason or "ready"
 
     @property
     def free_slots(self) -> int:

@@ -12,7 +12,7 @@ from antiphon_gateway.identity.principal import current_principal
 from antiphon_gateway.names import visible_voices
 
 if TYPE_CHECKING:
-    from antiphon_gateway.clients.backends import Member, Pool
+    from antiphon_gateway.clients.pool import Member, Pool
     from antiphon_gateway.clients.speech import SpeechClient
 
 log = get_logger(__name__)
