@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +73,26 @@ def test_encoding_any_cut(codec: Codec) -> None:
         assert len(codes) == 3 * first + 2
         assert (codes == whole).mean() > 0.99
         bench.close(key)
+
+
+@pytest.mark.slow
+def test_a_hop_costs_the_same_after_ten_minutes(codec: Codec) -> None:
+    """By CPU time: the median of the last minute's steps is that of the second minute's."""
+    spec = codec.spec
+    bench = Bench(codec, slots=1, rungs=(1,), lead_seconds=1e9)
+    steady = bench.runner.plans[Stage.DECODE].steady
+    steps = int(600 * spec.sample_rate / spec.frame_samples / steady)
+    key = bench.open(0, codebooks=spec.codebook_count)
+    generator = np.random.default_rng(1)
+    shape = (steady, spec.codebook_count)
+    seconds: list[float] = []
+    for _ in range(steps):
+        bench.push(key, generator.integers(0, spec.codebook_size, shape, dtype=np.int32))
+        started = time.process_time()
+        bench.turns()
+        seconds.append(time.process_time() - started)
+        bench.samples[key].clear()
+    minute = steps // 10
+    early, late = np.median(seconds[minute : 2 * minute]), np.median(seconds[-minute:])
+    assert late <= 1.25 * early
+    assert bench.failed == []

@@ -9,6 +9,7 @@ import pytest
 from antiphon_vocoder.codec_engine.scheduler import StepScheduler
 from antiphon_vocoder.codec_engine.stream import StepKey
 from antiphon_vocoder.codec_messages import CodecStats, Stage
+from antiphon_vocoder.metrics import PlayerModel
 from engine_bench import Bench, random_codes
 from support.fake_codec import BAD_CODE, FRAME, NAN_CODE, FakeCodec, whole
 
@@ -121,15 +122,18 @@ def test_overload_is_shared_fairly() -> None:
     assert max(heard) - min(heard) <= 8 * FRAME
 
 
-def test_a_running_stream_does_not_run_dry_when_others_start() -> None:
-    """Steps of 20 ms; a new stream starts every 100 ms until twelve run."""
-    bench = Bench(FakeCodec(), slots=12, rungs=(1, 4, 16))
+@pytest.mark.parametrize("streams", [1, 4, 12, 32])
+def test_nobody_runs_dry_while_others_start(streams: int) -> None:
+    """Steps of 20 ms; a new stream starts every 100 ms. Arrivals go through the player's model."""
+    bench = Bench(FakeCodec(), slots=32, rungs=(1, 4, 16, 32))
     generator = random.Random(3)
     starts: dict[tuple[int, int], float] = {}
-    arrivals: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    players: dict[tuple[int, int], PlayerModel] = {}
+    first: dict[tuple[int, int], float] = {}
     told = 0
-    while bench.clock.now < 6.0:
-        if len(starts) < 12 and bench.clock.now >= 0.1 * len(starts):
+    while len(bench.steps) > told or len(starts) < streams:
+        told = len(bench.steps)
+        if len(starts) < streams and bench.clock.now >= 0.1 * len(starts):
             key = bench.open(len(starts))
             starts[key] = bench.clock.now
             bench.push(key, random_codes(generator.randrange(99), 70))
@@ -137,18 +141,15 @@ def test_a_running_stream_does_not_run_dry_when_others_start() -> None:
         bench.clock.now += 0.020
         for step in bench.steps[told:]:
             for hop in step.hops:
+                key = (hop.slot, hop.generation)
                 seconds = hop.size / 4 / 24_000
-                arrivals.setdefault((hop.slot, hop.generation), []).append(
-                    (bench.clock.now, seconds)
-                )
-        told = len(bench.steps)
-    assert len(arrivals) == 12
-    for key, heard in arrivals.items():
-        assert heard[0][0] - starts[key] <= 0.2
-        ends = heard[0][0] + 0.1
-        for now, seconds in heard:
-            assert now <= ends
-            ends += seconds
+                first.setdefault(key, bench.clock.now)
+                players.setdefault(key, PlayerModel()).arrive(bench.clock.now, seconds)
+    assert len(players) == streams
+    for key, player in players.items():
+        assert first[key] - starts[key] <= 0.2
+        assert len(bench.heard(key)) >= 67 * FRAME
+        assert (player.underruns, player.continuous) == (0, True)
 
 
 def test_one_bad_row_fails_alone_and_the_rest_is_run_again() -> None:
