@@ -38,6 +38,7 @@ class GraphRecorder:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
+        # As antiphon_core.collector.paused, which this package must not import.
         collecting = gc.isenabled()
         gc.disable()
         try:
