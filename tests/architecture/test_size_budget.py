@@ -63,7 +63,5 @@ def test_the_environment_is_read_in_one_place(name: str):
         for path in sources()
         if name in path.read_text(encoding="utf-8")
         and path.parts[-2:] != ("antiphon_core", "config.py")
-        # Sets what gRPC reads when it is imported.
-        and path.parts[-2:] != ("antiphon_core", "__init__.py")
     ]
     assert not readers

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from antiphon_core.config import process_environment
 from antiphon_core.errors import FailedPrecondition, Unavailable
 from antiphon_core.ipc.channel import FrontChannel
+from antiphon_core.ipc.child_process import ChildProcess
 from antiphon_core.ipc.codec import MessageDecodeError
 from antiphon_core.ipc.supervision import RestartBudget
 from antiphon_core.logs import get_logger
@@ -132,7 +133,7 @@ class WorkerProcess:
         self._stop_message = stop_message
         self._directory: Path | None = None
         self._channel: FrontChannel | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ChildProcess | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._generation = 0
         self._stopping = False
@@ -160,7 +161,7 @@ class WorkerProcess:
         self._directory = _private_directory()
         try:
             self._open_channel()
-            process = await self._spawn()
+            process = self._spawn()
         except BaseException:
             self._release()
             raise
@@ -188,22 +189,22 @@ class WorkerProcess:
             if self._stop_message is not None and self._channel is not None:
                 self._channel.send(self._stop_message)
             else:
-                _signal(process, signal.SIGTERM)
+                process.send_signal(signal.SIGTERM)
             await self._wait_or_kill(process, grace)
         if self._supervisor is not None:
             await self._supervisor
             self._supervisor = None
         self._release()
 
-    async def _wait_or_kill(self, process: asyncio.subprocess.Process, grace: float) -> None:
+    async def _wait_or_kill(self, process: ChildProcess, grace: float) -> None:
         try:
             await asyncio.wait_for(process.wait(), grace)
         except TimeoutError:
             log.warning("worker_killed", worker=self._name, pid=process.pid, grace=grace)
-            _signal(process, signal.SIGKILL)
+            process.send_signal(signal.SIGKILL)
             await asyncio.wait_for(process.wait(), _KILL_WAIT_SECONDS)
 
-    async def _supervise(self, process: asyncio.subprocess.Process) -> None:
+    async def _supervise(self, process: ChildProcess) -> None:
         while True:
             started = time.monotonic()
             status = await process.wait()
@@ -234,14 +235,14 @@ class WorkerProcess:
                 return
             self.restarts += 1
             try:
-                process = await self._spawn()
+                process = self._spawn()
             except OSError as error:
                 log.error("worker_spawn_failed", worker=self._name, error=str(error))
                 self._close_channel()
                 self._report(replace(exit_record, will_restart=False))
                 return
             if self._stopping:
-                _signal(process, signal.SIGKILL)
+                process.send_signal(signal.SIGKILL)
 
     async def _hear_last_words(self, status: int) -> None:
         """A worker that exits by itself may have sent why; ZeroMQ's thread needs a moment."""
@@ -272,24 +273,20 @@ class WorkerProcess:
         """A lost message could leave a request waiting for ever; a restart cannot."""
         log.error("worker_protocol_error", worker=self._name, error=str(error))
         if self._process is not None:
-            _signal(self._process, signal.SIGKILL)
+            self._process.send_signal(signal.SIGKILL)
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
+    def _spawn(self) -> ChildProcess:
         channel = self._channel
         if channel is None:
             raise FailedPrecondition(f"worker {self._name} is stopped")
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            self._module,
-            *self._args,
-            f"--ipc-receive={channel.send_address}",
-            f"--ipc-send={channel.receive_address}",
-            f"--ipc-parent={os.getpid()}",
-            stdin=asyncio.subprocess.DEVNULL,
-            env=process_environment(self._environment),
-            # A Ctrl-C in the terminal must reach the parent only, which drains first.
-            start_new_session=True,
+        self._process = ChildProcess(
+            [
+                *(sys.executable, "-m", self._module, *self._args),
+                f"--ipc-receive={channel.send_address}",
+                f"--ipc-send={channel.receive_address}",
+                f"--ipc-parent={os.getpid()}",
+            ],
+            process_environment(self._environment),
         )
         log.info("worker_started", worker=self._name, pid=self._process.pid)
         return self._process
@@ -332,8 +329,3 @@ def _private_directory() -> Path:
             " set TMPDIR to a shorter one"
         )
     return directory
-
-
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(number)

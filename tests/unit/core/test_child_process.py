@@ -1,4 +1,4 @@
-"""Child processes of a process whose gRPC threads are busy."""
+"""Children of a process whose gRPC threads are busy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ CHILDREN = 150
 
 SPAWN = f"""
 import asyncio
-import antiphon_core
+import os
+
 import grpc
 import uvloop
+from antiphon_core.ipc.child_process import ChildProcess
 
 
 async def calls(channel, stopped):
@@ -31,13 +33,13 @@ async def main():
         async with asyncio.TaskGroup() as group:
             for _ in range(8):
                 group.create_task(calls(channel, stopped))
-            codes = []
+            statuses = []
             for _ in range({CHILDREN}):
-                child = await asyncio.create_subprocess_exec("true")
-                codes.append(await child.wait())
+                child = ChildProcess(["sh", "-c", "exit 7"], os.environ)
+                statuses.append(await child.wait())
             stopped.set()
     await server.stop(None)
-    print(sum(code == 0 for code in codes))
+    print(statuses.count(7))
 
 
 uvloop.run(main())
