@@ -91,21 +91,29 @@ class Peer:
 async def speech(report: Report, service: SpeechService, peer: Peer | None) -> list[np.ndarray]:
     """One stream: real-time factor, first clause, and the peer's in turns. Returns the audio."""
     await speak(service, [TEXTS[0]])
-    factors, firsts, peers, voices = [], [], [], []
+    ours, peers, voices = [], [], []
     for _ in range(REPEATS):
         for text in TEXTS:
+            before = service.cpu_seconds()
             spoken = await speak(service, [text])
-            factors.append((spoken.last - spoken.began) / spoken.seconds)
-            firsts.append((spoken.first - spoken.began) * 1000)
+            cpu = service.cpu_seconds() - before
+            wall, first = spoken.last - spoken.began, spoken.first - spoken.began
+            ours.append((wall / spoken.seconds, cpu / spoken.seconds, first))
             voices.append(spoken.samples())
             if peer is not None:
                 answer = peer.ask(speak=text)
-                peers.append(answer["seconds"] / answer["audio_seconds"])
-    report.add("piper_real_time_factor", statistics.median(factors), factors)
-    report.add("piper_first_clause", statistics.median(firsts), firsts)
+                seconds = answer["audio_seconds"]
+                peers.append(
+                    (answer["seconds"] / seconds, answer["cpu"] / seconds, answer["first"])
+                )
+    wall, cpu, first = map(statistics.median, zip(*ours, strict=True))
+    report.add("piper_real_time_factor", wall, ours)
+    report.add("piper_first_clause", 1000 * first)
     if peers:
-        raw = {"ours": factors, "piper_tts": peers}
-        report.add("piper_over_peer", statistics.median(factors) / statistics.median(peers), raw)
+        peer_wall, peer_cpu, peer_first = map(statistics.median, zip(*peers, strict=True))
+        report.add("piper_over_peer", wall / peer_wall, {"ours": ours, "piper_tts": peers})
+        report.add("piper_cpu_over_peer", cpu / peer_cpu)
+        report.add("piper_first_audio_over_peer", first / peer_first)
     return voices[: len(TEXTS)]
 
 

@@ -2,7 +2,8 @@
 
 Runs with the Python that has them (``make bench-speech-cpu PEER_PYTHON=...``), so it imports
 nothing of Antiphon. One JSON object a line: ``{"recognise": path of a float32 file}`` answers
-seconds and text, ``{"speak": text}`` the seconds to all audio and its length.
+seconds and text, ``{"speak": text}`` the seconds to the first and to all audio, its length and the
+processor time.
 """
 
 from __future__ import annotations
@@ -32,15 +33,18 @@ def main() -> None:
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         if "recognise" in asked:
             audio = np.fromfile(asked["recognise"], np.float32)
             segments, _ = whisper.transcribe(audio, language="en", beam_size=asked["beams"])
             answer: dict[str, object] = {"text": "".join(one.text for one in segments)}
         else:
-            chunks = list(voice.synthesize(asked["speak"]))
-            seconds = sum(len(one.audio_int16_array) / one.sample_rate for one in chunks)
-            answer = {"audio_seconds": seconds}
+            seconds, first = 0.0, 0.0
+            for one in voice.synthesize(asked["speak"]):
+                seconds += len(one.audio_int16_array) / one.sample_rate
+                first = first or time.perf_counter() - began
+            cpu = time.process_time() - cpu
+            answer = {"audio_seconds": seconds, "first": first, "cpu": cpu}
         print(json.dumps(answer | {"seconds": time.perf_counter() - began}), flush=True)
 
 

@@ -66,8 +66,16 @@ class SpeechService:
 
     def resident_bytes(self) -> int:
         """Memory of the front and of its model and recogniser processes."""
+        return sum(one.memory_info().rss for one in self._processes())
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the same processes so far."""
+        times = [one.cpu_times() for one in self._processes()]
+        return sum(one.user + one.system for one in times)
+
+    def _processes(self) -> list[psutil.Process]:
         front = psutil.Process(self.process.pid)
-        return sum(one.memory_info().rss for one in (front, *front.children(recursive=True)))
+        return [front, *front.children(recursive=True)]
 
 
 @asynccontextmanager
