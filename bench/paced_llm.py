@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
+import uvloop
 from antiphon.llm.v1.llm_service_pb2_grpc import add_LlmServiceServicer_to_server
 from antiphon_core.ipc.worker import WorkerProcess
 from antiphon_core.lifecycle import Lifecycle
@@ -56,4 +57,4 @@ async def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(int(sys.argv[1])))
