@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from antiphon.llm.v1.llm_service_pb2_grpc import add_LlmServiceServicer_to_server
+from antiphon_core import collector
 from antiphon_core.config import settings_from_command_line
 from antiphon_core.ipc.worker import WorkerProcess
 from antiphon_core.lifecycle import Lifecycle
@@ -81,9 +82,14 @@ async def serve(settings: LlmSettings) -> int:
         SERVICE_NAME,
         open_methods=OPEN_METHODS,
     )
+
+    async def boot() -> None:
+        await front.boot()
+        collector.settle()
+
     policy = StopPolicy(drain_delay=settings.drain_delay_s, drain_grace=settings.drain_grace_s)
     return await run_service(
-        server, front.boot, close=front.close, stop=stop, policy=policy, version=release
+        server, boot, close=front.close, stop=stop, policy=policy, version=release
     )
 
 

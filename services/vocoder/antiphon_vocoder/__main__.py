@@ -10,6 +10,7 @@ from antiphon.vocoder.v1.recognition_service_pb2_grpc import (
     add_RecognitionServiceServicer_to_server,
 )
 from antiphon.vocoder.v1.vocoder_service_pb2_grpc import add_VocoderServiceServicer_to_server
+from antiphon_core import collector
 from antiphon_core.config import settings_from_command_line
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.logs import configure_logging
@@ -65,6 +66,7 @@ async def serve(settings: VocoderSettings) -> int:
     async def boot() -> None:
         lifecycle.booting("speech")
         await asyncio.gather(speech.start(), recognition.start(lifecycle))
+        collector.settle()
 
     async def close() -> None:
         await asyncio.gather(

@@ -9,6 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from antiphon_core import collector
 from antiphon_core.ipc.endpoint import Endpoint, WorkerEndpoint
 from antiphon_core.logs import configure_logging, get_logger
 
@@ -55,9 +56,7 @@ def serve(endpoint: Endpoint) -> int:
 def _quieten_collector() -> None:
     """Keeps full garbage collections out of steps: one walks every queued prompt, which takes 20
     to 110 ms with 2000 of them. The loop collects when it has been idle for a while."""
-    # What boot made lives as long as the process: no collection needs to look at it again.
-    gc.collect()
-    gc.freeze()
+    collector.settle()
     young, middle, full = 10_000, 10, 1_000
     gc.set_threshold(young, middle, full)
 
