@@ -210,9 +210,9 @@ class ScriptedRecognizer(ManyRecognitions, recognition_service_pb2_grpc.Recognit
                         if event.HasField("speech_started") and ear.partials:
                             yield self._partial(event.speech_started.utterance)
                         if event.HasField("speech_stopped"):
-                            yield await self._final(event.speech_stopped.utterance, "")
+                            yield await self._final(ear, event.speech_stopped.utterance, "")
                 elif kind == "flush":
-                    yield await self._final(ear.next_utterance(), request.flush.tag)
+                    yield await self._final(ear, ear.next_utterance(), request.flush.tag)
             yield rec.StreamingRecognizeResponse(finished=rec.RecognitionFinished())
         finally:
             self.running.recognizer -= 1
@@ -233,10 +233,12 @@ class ScriptedRecognizer(ManyRecognitions, recognition_service_pb2_grpc.Recognit
         )
         return rec.StreamingRecognizeResponse(partial=partial)
 
-    async def _final(self, utterance: int, tag: str) -> rec.StreamingRecognizeResponse:
+    async def _final(self, ear: Ear, utterance: int, tag: str) -> rec.StreamingRecognizeResponse:
         if self.script.transcript_delay:
             await asyncio.sleep(self.script.transcript_delay)
         final = rec.FinalTranscript(utterance=utterance, text=self.script.transcript, tag=tag)
+        if ear.diarizes:
+            final.segments.add(text=f" {final.text}", start_ms=10, end_ms=490, speaker="A")
         return rec.StreamingRecognizeResponse(final=final)
 
     async def Recognize(self, requests, context) -> AsyncIterator[rec.RecognizeResponse]:
@@ -249,7 +251,7 @@ class ScriptedRecognizer(ManyRecognitions, recognition_service_pb2_grpc.Recognit
         yield rec.RecognizeResponse(finished=finished)
 
     async def ListRecognizers(self, request, context) -> rec.ListRecognizersResponse:
-        return rec.ListRecognizersResponse(recognizers=[rec.Recognizer(id="tiny")])
+        return rec.ListRecognizersResponse(recognizers=[rec.Recognizer(id="tiny", diarizes=True)])
 
 
 class Ear:
@@ -258,6 +260,7 @@ class Ear:
     def __init__(self) -> None:
         self._rest = b""
         self.partials = False
+        self.diarizes = False
         self._steps = 0
         self._quiet = 0
         self._speaking = False
@@ -270,6 +273,7 @@ class Ear:
         width = 2 if config.format.encoding == audio_pb2.AUDIO_ENCODING_PCM16 else 1
         self._step_bytes = config.format.sample_rate_hz // 100 * width
         self.partials = config.partials
+        self.diarizes = config.HasField("diarization")
         self.tune(config.turn_detection)
 
     def tune(self, detection: rec.TurnDetection) -> None:

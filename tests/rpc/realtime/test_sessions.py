@@ -22,7 +22,19 @@ from support.waiting import until
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+SEGMENT = "conversation.item.input_audio_transcription.segment"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
+
+
+async def test_the_diarising_name_asks_who_speaks(gateway: RealtimeGateway) -> None:
+    async with gateway.session("?intent=transcription&model=gpt-4o-transcribe-diarize") as client:
+        await client.speak()
+        events = await client.until(COMPLETED)
+        (segment,) = of(events, SEGMENT)
+        assert (segment["speaker"], segment["text"]) == ("A", "what time is it")
+        assert segment["item_id"] == events[-1]["item_id"]
+        assert 0 <= segment["start"] < segment["end"] <= 1
+        assert gateway.running.configs[-1].HasField("diarization")
 
 
 async def refused(gateway: RealtimeGateway, query: str = "") -> tuple[int, dict, dict]:

@@ -51,6 +51,7 @@ UNASKED = frozenset(
     ]
 )
 """The 31 types that a client gets without having asked for more."""
+SEGMENT = "conversation.item.input_audio_transcription.segment"
 FIXED = ("output_modalities", "audio", "max_output_tokens", "metadata", "conversation_id")
 """What a response keeps from its created to its done, whatever the session becomes."""
 
@@ -85,6 +86,7 @@ class Oracle:
         self.turn_may_be_over = False
         """Whether something happened since that ends a turn without an event."""
         self.transcripts: dict[str, str] = {}
+        self.segments: set[str] = set()
         self.awaiting: set[str] = set()
         self.count = 0
         self.config: dict[str, Any] = {}
@@ -113,8 +115,11 @@ class Oracle:
         self.config = event["session"]
 
     def on_session_updated(self, event: Event) -> None:
-        self.turn_may_be_over |= self.config["audio"]["input"] != event["session"]["audio"]["input"]
+        before, heard = self.config["audio"]["input"], self._asked(SEGMENT)
         self.config = event["session"]
+        # Another way to hear begins with another recogniser stream, which ends an open turn.
+        self.turn_may_be_over |= before != self.config["audio"]["input"]
+        self.turn_may_be_over |= heard != self._asked(SEGMENT)
 
     def on_input_audio_buffer_cleared(self, _event: Event) -> None:
         self.open_turn = None
@@ -183,6 +188,12 @@ class Oracle:
         self.transcripts[event["item_id"]] = (
             self.transcripts.get(event["item_id"], "") + event["delta"]
         )
+
+    def on_conversation_item_input_audio_transcription_segment(self, event: Event) -> None:
+        assert event["item_id"] in self.awaiting, "a segment before added or after the terminal"
+        assert 0 <= event["start"] <= event["end"] and event["text"]
+        assert event["id"] not in self.segments, "ids are unique"
+        self.segments.add(event["id"])
 
     def on_conversation_item_input_audio_transcription_completed(self, event: Event) -> None:
         item_id = event["item_id"]
@@ -298,6 +309,10 @@ class Oracle:
     def _asked(self, kind: str) -> bool:
         if kind == "input_audio_buffer.timeout_triggered":
             return bool((self._detection() or {}).get("idle_timeout_ms"))
+        if kind == SEGMENT:
+            transcription = self.config["audio"]["input"]["transcription"] or {}
+            if transcription.get("model") == "gpt-4o-transcribe-diarize":
+                return True
         if kind == "output_audio_buffer.cleared" and self.cleared:
             return True
         return kind in self.config.get("optional_events", ())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
-from antiphon_gateway.realtime import commands, inputs
+from antiphon_gateway.domain.recognition import Recognizer
+from antiphon_gateway.realtime import admission, commands, inputs
 from antiphon_gateway.realtime.settings import RealtimeSettings
 from antiphon_gateway.realtime.state import Served
 from realtime_bench import Bench, kinds
@@ -243,3 +247,19 @@ def test_positions_go_on_over_a_change_of_format(bench: Bench) -> None:
     bench.append(0.1)
     started = bench.start_speech(at_ms=100)
     assert started[0]["audio_start_ms"] == 2100
+
+
+def test_names_of_recognisers_that_do_not_say_who_speaks_are_known() -> None:
+    recognizers = (
+        Recognizer("tiny", (), False, aliases=("whisper-1",)),
+        Recognizer("big", (), False, aliases=("large",), diarizes=True),
+    )
+    backends: Any = SimpleNamespace(
+        voices=(),
+        vocoder=SimpleNamespace(voice_aliases={}),
+        recognizers=recognizers,
+        recognition=SimpleNamespace(model_aliases={"gpt-4o-transcribe": "", "other": "big"}),
+    )
+    known = admission.served(backends)
+    assert known.undiarized == {"", "tiny", "whisper-1", "gpt-4o-transcribe"}
+    assert known.recognizers == (known.undiarized - {""}) | {"big", "large", "other"}

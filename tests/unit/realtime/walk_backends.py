@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from antiphon_gateway.domain.generation import Role, Usage
+from antiphon_gateway.domain.recognition import TranscriptSegment
 from antiphon_gateway.realtime import commands, inputs
 from antiphon_gateway.realtime.events import Logprob
 from walk_faults import DIED, break_reply
@@ -69,7 +70,11 @@ class Backends:
         if self.walk.random.random() < 0.1:
             return inputs.UtteranceFailed(epoch, utterance, DIED, tag)
         text = self.walk.random.choice(["hello there", "hello there friend", "", "well"])
-        return inputs.Transcript(epoch, utterance, text, tag, (Logprob("well", [1], -0.5),))
+        segments = (
+            TranscriptSegment(f" {text}", 20 * utterance, 20 * utterance + 10, speaker="A"),
+        )
+        logprobs = (Logprob("well", [1], -0.5),)
+        return inputs.Transcript(epoch, utterance, text, tag, logprobs, segments)
 
     def start(self, plan: commands.ResponsePlan) -> None:
         """A reply starts at the backends, whose whole script is drawn now."""

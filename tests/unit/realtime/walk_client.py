@@ -11,6 +11,7 @@ PATTERN = bytes(range(251)) * 600
 """Input audio; its period is no multiple of a sample, so a shifted byte shows."""
 _OPTIONAL = (
     "conversation.item.created",
+    "conversation.item.input_audio_transcription.segment",
     "output_audio_buffer.started",
     "output_audio_buffer.stopped",
     "output_audio_buffer.cleared",

@@ -115,12 +115,22 @@ def served(backends: Backends, own_names: frozenset[str] = frozenset()) -> Serve
         own_names: what else the session's model is called.
     """
     voices = {name for voice in backends.voices for name in (voice.id, *voice.aliases)}
-    recognizers = {name for item in backends.recognizers for name in (item.id, *item.aliases)}
+    diarizes = _recognizer_names(backends)
     return Served(
         voices=frozenset(voices | set(backends.vocoder.voice_aliases)),
-        recognizers=frozenset(recognizers | set(backends.recognition.model_aliases)),
+        recognizers=frozenset(name for name in diarizes if name),
+        undiarized=frozenset(name for name, can in diarizes.items() if not can),
         own_names=own_names,
     )
+
+
+def _recognizer_names(backends: Backends) -> dict[str, bool]:
+    """Whether each name of a recogniser, the empty one included, is of one that says who speaks."""
+    found = {"": any(item.diarizes for item in backends.recognizers[:1])}
+    for item in backends.recognizers:
+        found |= dict.fromkeys((item.id, *item.aliases), item.diarizes)
+    aliases = backends.recognition.model_aliases
+    return {alias: found.get(target, False) for alias, target in aliases.items()} | found
 
 
 def _token(headers: Sequence[tuple[bytes, bytes]], subprotocols: Sequence[str]) -> str:

@@ -10,8 +10,13 @@ from msgspec import Meta, Struct
 from antiphon_gateway.realtime.errors import ProtocolError
 from antiphon_gateway.realtime.formats import Pcm, WireFormat
 
+SEGMENT_EVENT = "conversation.item.input_audio_transcription.segment"
+DIARIZING_MODEL = "gpt-4o-transcribe-diarize"
+"""The recogniser's name by which OpenAI's clients ask who speaks, and opt in to its event."""
+
 OPTIONAL_EVENTS = (
     "conversation.item.created",
+    SEGMENT_EVENT,
     "output_audio_buffer.started",
     "output_audio_buffer.stopped",
     "output_audio_buffer.cleared",
@@ -54,8 +59,11 @@ class Transcription(Struct, frozen=True, forbid_unknown_fields=True):
     model: str | None = None
     language: str | None = None
     prompt: Annotated[str, Meta(max_length=1000)] | None = None
-    keywords: Annotated[list[str], Meta(max_length=100)] | None = None
-    """Words that bias recognition, after the prompt."""
+    keywords: (
+        Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=100)]
+        | None
+    ) = None
+    """Words and phrases that the speech may hold."""
     languages: list[str] | None = None
     """A single one counts as ``language``; several leave the choice to the recogniser."""
     delay: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
@@ -170,6 +178,7 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     optional_events: list[
         Literal[
             "conversation.item.created",
+            "conversation.item.input_audio_transcription.segment",
             "output_audio_buffer.started",
             "output_audio_buffer.stopped",
             "output_audio_buffer.cleared",
@@ -181,6 +190,14 @@ class SessionConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     def transcribes_only(self) -> bool:
         """Whether the session makes transcripts and no responses."""
         return self.type == "transcription"
+
+    @property
+    def diarizes(self) -> bool:
+        """Whether the client wants to know who speaks."""
+        transcription = self.audio.input.transcription
+        if transcription is None:
+            return False
+        return transcription.model == DIARIZING_MODEL or SEGMENT_EVENT in self.optional_events
 
     @property
     def silence_ms(self) -> int:

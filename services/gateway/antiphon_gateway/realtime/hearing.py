@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from antiphon_gateway.domain.recognition import RecognitionConfig, TurnMode
+from msgspec.structs import replace
+
+from antiphon_gateway.domain.recognition import Diarization, RecognitionConfig, TurnMode
 from antiphon_gateway.domain.recognition import TurnDetection as BackendDetection
 from antiphon_gateway.realtime import inputs, speculation, transcripts
 from antiphon_gateway.realtime.commands import Close, OpenRecognizer, TuneRecognizer
@@ -59,6 +61,7 @@ def open_recognizer(state: SessionState, delay: float = 0.0) -> None:
     forget_turn(state)
     state.utterances.clear()
     state.loose_pieces.clear()
+    state.loose_segments.clear()
     state.loose_stable = ""
     state.epoch_start_ms = state.buffer.start_ms
     state.commands.append(
@@ -110,14 +113,9 @@ def recognition(
     config: SessionConfig, detection: BackendDetection | None = None
 ) -> RecognitionConfig:
     """The recogniser's configuration."""
-    model, language, prompt, partials, words = _heard(config)
-    return RecognitionConfig(
-        model=model,
+    return replace(
+        _heard(config),
         format=backend_format(config.audio.input.format),
-        language=language,
-        prompt=prompt,
-        partials=partials,
-        words=words,
         turn_detection=detection or _detection(config),
     )
 
@@ -144,18 +142,19 @@ def _detection(config: SessionConfig) -> BackendDetection:
     )
 
 
-def _heard(config: SessionConfig) -> tuple[str, str, str, bool, bool]:
-    """Recogniser, language, prompt, whether partial texts and whether words are wanted."""
+def _heard(config: SessionConfig) -> RecognitionConfig:
+    """What is to be heard, whatever the audio's format and turns are."""
     transcription = config.audio.input.transcription
     if transcription is None:
-        return ("", "", "", False, False)
+        return RecognitionConfig()
     languages = transcription.languages or []
     only = languages[0] if len(languages) == 1 else ""
-    words = [transcription.prompt or "", ", ".join(transcription.keywords or [])]
-    return (
-        transcription.model or "",
-        transcription.language or only,
-        "\n".join(text for text in words if text)[:1000],
-        config.transcribes_only,
-        bool(config.include),
+    return RecognitionConfig(
+        model=transcription.model or "",
+        language=transcription.language or only,
+        prompt=transcription.prompt or "",
+        keywords=tuple(transcription.keywords or ()),
+        diarization=Diarization() if config.diarizes else None,
+        partials=config.transcribes_only,
+        words=bool(config.include),
     )

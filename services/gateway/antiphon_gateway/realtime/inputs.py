@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from antiphon_gateway.domain.generation import Usage
+from antiphon_gateway.domain.recognition import TranscriptSegment
 from antiphon_gateway.domain.speech import SpeechConfig
 from antiphon_gateway.realtime.errors import BackendFailure, ProtocolError
 from antiphon_gateway.realtime.events import ClientEvent, Logprob, RateLimit
@@ -55,6 +56,7 @@ class Transcript(Struct, frozen=True):
     text: str
     tag: str
     logprobs: tuple[Logprob, ...] = ()
+    segments: tuple[TranscriptSegment, ...] = ()
 
 
 class UtteranceFailed(Struct, frozen=True):
@@ -82,6 +84,7 @@ class ItemTranscribed(Struct, frozen=True):
     text: str
     failure: BackendFailure | None = None
     logprobs: tuple[Logprob, ...] = ()
+    segments: tuple[TranscriptSegment, ...] = ()
 
 
 class PromptAccepted(Struct, frozen=True):

@@ -6,7 +6,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon_gateway.realtime import events, history, inputs, playing, response_params
+from antiphon_gateway.realtime import (
+    events,
+    history,
+    inputs,
+    playing,
+    response_object,
+    response_params,
+)
 from antiphon_gateway.realtime.commands import AudioTag, ResponsePlan
 from antiphon_gateway.realtime.conversation import Entry
 from antiphon_gateway.realtime.formats import sample_bytes, sample_rate
@@ -27,11 +34,11 @@ def describe(
     state: SessionState,
     response: ActiveResponse,
     status: Any,
-    details: events.StatusDetails | None,
-) -> events.Response:
+    details: response_object.StatusDetails | None,
+) -> response_object.Response:
     """The response object of response.created and response.done."""
     settings = response.settings
-    return events.Response(
+    return response_object.Response(
         id=response.id,
         status=status,
         status_details=details,

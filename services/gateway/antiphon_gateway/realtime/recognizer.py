@@ -101,6 +101,7 @@ class RecognizerRunner:
         """Recognises the audio of one item by itself and reports its text or its failure."""
         texts: list[str] = []
         logprobs: list[Logprob] = []
+        segments: list[recognition.TranscriptSegment] = []
         try:
             async with self._backends.recognition.stream(self._resolved(command.config)) as stream:
                 stream.send_audio(command.audio)
@@ -110,6 +111,7 @@ class RecognizerRunner:
                     if isinstance(event, recognition.FinalTranscript):
                         texts.append(event.text.strip())
                         logprobs += _logprobs(event)
+                        segments += event.segments
                     elif isinstance(event, recognition.UtteranceError):
                         failure = failure_of(event.error)
                         self._report(inputs.ItemTranscribed(command.item_id, "", failure))
@@ -118,7 +120,11 @@ class RecognizerRunner:
             self._report(inputs.ItemTranscribed(command.item_id, "", failure_of(error)))
             return
         text = " ".join(text for text in texts if text)
-        self._report(inputs.ItemTranscribed(command.item_id, text, logprobs=tuple(logprobs)))
+        self._report(
+            inputs.ItemTranscribed(
+                command.item_id, text, logprobs=tuple(logprobs), segments=tuple(segments)
+            )
+        )
 
     async def _run(self, command: OpenRecognizer) -> None:
         epoch = command.epoch
@@ -158,8 +164,13 @@ class RecognizerRunner:
         elif isinstance(event, recognition.SpeechStopped):
             self._report(inputs.SpeechEnded(epoch, event.utterance, event.at_ms, event.forced))
         elif isinstance(event, recognition.FinalTranscript):
-            logprobs = tuple(_logprobs(event))
-            self._report(inputs.Transcript(epoch, event.utterance, event.text, event.tag, logprobs))
+            self._report(
+                inputs.Transcript(
+                    *(epoch, event.utterance, event.text, event.tag),
+                    logprobs=tuple(_logprobs(event)),
+                    segments=event.segments,
+                )
+            )
         elif isinstance(event, recognition.PartialTranscript):
             stable = event.text[: event.stable_characters]
             self._report(inputs.PartialText(epoch, event.utterance, stable))

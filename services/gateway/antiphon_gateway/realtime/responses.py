@@ -14,6 +14,7 @@ from antiphon_gateway.realtime import (
     phrases,
     playing,
     prompting,
+    response_object,
     response_params,
     speculation,
 )
@@ -109,7 +110,7 @@ def cancel(state: SessionState, response: ActiveResponse, reason: str) -> None:
         playing.interrupt(state, response.message.entry if response.message else None)
     else:
         playing.silence(state, response.lane)
-    _finish(state, response, "cancelled", events.StatusDetails("cancelled", reason=reason))
+    _finish(state, response, "cancelled", response_object.StatusDetails("cancelled", reason=reason))
 
 
 def transcript_came(state: SessionState, item_id: str) -> None:
@@ -180,7 +181,7 @@ def _spoken_up_to(_state: SessionState, response: ActiveResponse, event: inputs.
 
 def _reply_ended(state: SessionState, response: ActiveResponse, _event: inputs.ReplyEnded) -> None:
     if response.cut:
-        details = events.StatusDetails("incomplete", reason="max_output_tokens")
+        details = response_object.StatusDetails("incomplete", reason="max_output_tokens")
         _finish(state, response, "incomplete", details)
     else:
         _finish(state, response, "completed", None)
@@ -328,15 +329,15 @@ def _has_question(state: SessionState, response: ActiveResponse, plan: ResponseP
 
 
 def _fail(state: SessionState, response: ActiveResponse, failure: BackendFailure) -> None:
-    error = events.StatusError(failure.kind, failure.code, failure.message)
-    _finish(state, response, "failed", events.StatusDetails("failed", error=error))
+    error = response_object.StatusError(failure.kind, failure.code, failure.message)
+    _finish(state, response, "failed", response_object.StatusDetails("failed", error=error))
 
 
 def _finish(
     state: SessionState,
     response: ActiveResponse,
     status: str,
-    details: events.StatusDetails | None,
+    details: response_object.StatusDetails | None,
 ) -> None:
     completed = status == "completed"
     if response.started and not completed:

@@ -62,6 +62,7 @@ def new_state(
     defaults = config_merge.default_config(settings, model, kind)
     current = config_merge.merge(defaults, defaults, preset) if preset else defaults
     phrases.check(current)
+    _check_diarization(served, current)
     return SessionState(
         token=token,
         defaults=defaults,
@@ -161,7 +162,19 @@ def _check(state: SessionState, before: SessionConfig, after: SessionConfig) -> 
             code="model_not_found",
             param="session.audio.input.transcription.model",
         )
+    _check_diarization(state.served, after)
     phrases.check(after)
+
+
+def _check_diarization(served: Served, config: SessionConfig) -> None:
+    transcription = config.audio.input.transcription
+    name = (transcription.model if transcription else None) or ""
+    if config.diarizes and name in served.undiarized:
+        raise ProtocolError(
+            f"recogniser {name or 'default'!r} does not say who speaks",
+            code="unsupported_parameter",
+            param="session.audio.input.transcription.model",
+        )
 
 
 def _bad_frame(state: SessionState, event: inputs.BadFrame) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from antiphon_gateway.domain.generation import Usage
+from antiphon_gateway.domain.recognition import TranscriptSegment
 from antiphon_gateway.domain.speech import SpeechConfig
-from antiphon_gateway.realtime import events
+from antiphon_gateway.realtime import events, response_object
 from antiphon_gateway.realtime.commands import AudioTag, Command, ResponsePlan, Send
 from antiphon_gateway.realtime.config import SessionConfig
 from antiphon_gateway.realtime.conversation import Conversation, Entry
@@ -23,6 +24,8 @@ class Served:
 
     voices: frozenset[str] = frozenset()
     recognizers: frozenset[str] = frozenset()
+    undiarized: frozenset[str] = frozenset()
+    """Those recognisers that do not say who speaks; the empty name is the default one."""
     own_names: frozenset[str] = frozenset()
     """Further names of the session's language model, which a configuration may repeat."""
 
@@ -37,6 +40,8 @@ class OpenTurn:
     """Transcripts of utterances that are over: by a forced cut, or by a pause."""
     ended_utterances: set[int] = field(default_factory=set)
     logprobs: list[events.Logprob] = field(default_factory=list)
+    segments: list[TranscriptSegment] = field(default_factory=list)
+    """Of these transcripts; times of the session."""
     stable: str = ""
     """Leading text of the present utterance that will not be revised."""
     paused_at_ms: int | None = None
@@ -55,6 +60,10 @@ class PendingTranscript:
     live: bool = True
     """Whether it comes from the live stream rather than from recognising the item alone."""
     logprobs: list[events.Logprob] = field(default_factory=list)
+    segments: list[TranscriptSegment] = field(default_factory=list)
+    """Of the pieces; times of the session, or of the item where it is recognised alone."""
+    start_ms: int = 0
+    """Where the item begins on that clock."""
     shown: str = ""
     """Text that went out in deltas."""
 
@@ -114,23 +123,23 @@ class ActiveResponse:
         """Whether the reply is spoken."""
         return self.settings.output_modalities == ["audio"]
 
-    def count_usage(self) -> events.Usage:
+    def count_usage(self) -> response_object.Usage:
         """The usage so far; complete also for a response that was cut short."""
         prompt, cached, output = self.prompt_tokens, 0, self.output_tokens
         audio = 0
         if self.usage is not None:
             prompt, cached = self.usage.prompt_tokens, self.usage.cached_tokens
             output, audio = self.usage.output_tokens, self.usage.audio_tokens or 0
-        return events.Usage(
+        return response_object.Usage(
             total_tokens=prompt + output,
             input_tokens=prompt,
             output_tokens=output,
-            input_token_details=events.InputTokens(
+            input_token_details=response_object.InputTokens(
                 text_tokens=prompt,
                 cached_tokens=cached,
-                cached_tokens_details=events.CachedTokens(text_tokens=cached),
+                cached_tokens_details=response_object.CachedTokens(text_tokens=cached),
             ),
-            output_token_details=events.OutputTokens(
+            output_token_details=response_object.OutputTokens(
                 text_tokens=output - audio, audio_tokens=audio
             ),
         )
@@ -191,6 +200,8 @@ class SessionState:
     pending: dict[str, PendingTranscript] = field(default_factory=dict)
     loose_pieces: list[str] = field(default_factory=list)
     """Transcripts of forced cuts of audio that is not committed."""
+    loose_segments: list[TranscriptSegment] = field(default_factory=list)
+    """Of these transcripts; times of the session."""
     loose_stable: str = ""
     """Unrevisable text of the utterance that is not committed."""
     speculation: Speculation | None = None

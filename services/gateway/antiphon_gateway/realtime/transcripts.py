@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon_gateway.domain.recognition import RecognitionConfig
+from antiphon_gateway.domain.recognition import RecognitionConfig, TranscriptSegment
 from antiphon_gateway.realtime import events, inputs, responses, speculation
 from antiphon_gateway.realtime.commands import CountFallback, TranscribeItem
 from antiphon_gateway.realtime.conversation import Entry
@@ -35,6 +37,7 @@ def transcript(state: SessionState, heard: inputs.Transcript) -> None:
         return
     state.recognizer_failures = 0
     text = heard.text.strip()
+    segments = _at_session_time(state, heard.segments)
     item_id = heard.tag or state.utterances.pop(heard.utterance, "")
     pending = state.pending.get(item_id)
     turn = state.turn
@@ -42,6 +45,7 @@ def transcript(state: SessionState, heard: inputs.Transcript) -> None:
         if text:
             pending.pieces.append(text)
             pending.logprobs.extend(heard.logprobs)
+            pending.segments.extend(segments)
         complete(state, item_id)
     elif turn is not None:
         turn.ended_utterances.add(heard.utterance)
@@ -49,10 +53,12 @@ def transcript(state: SessionState, heard: inputs.Transcript) -> None:
         if text:
             turn.pieces.append(text)
             turn.logprobs.extend(heard.logprobs)
+            turn.segments.extend(segments)
         speculation.begin(state, turn)
     elif text and not heard.tag:
         waiting = next(iter(state.pending.values()), None)
         (waiting.pieces if waiting else state.loose_pieces).append(text)
+        (waiting.segments if waiting else state.loose_segments).extend(segments)
         state.loose_stable = ""
 
 
@@ -77,6 +83,7 @@ def item_transcribed(state: SessionState, heard: inputs.ItemTranscribed) -> None
         return
     pending.pieces = [heard.text.strip()]
     pending.logprobs = list(heard.logprobs)
+    pending.segments = list(heard.segments)
     complete(state, heard.item_id)
 
 
@@ -145,6 +152,8 @@ def _show(state: SessionState, entry: Entry, pending: PendingTranscript, text: s
     entry.item = replace(item, content=content)
     if len(text) > len(pending.shown):
         _send_delta(state, entry.id, text[len(pending.shown) :], index)
+    if state.config.diarizes:
+        _send_segments(state, entry.id, pending, index)
     state.send(
         events.TranscriptionCompleted(
             item_id=entry.id,
@@ -158,3 +167,32 @@ def _show(state: SessionState, entry: Entry, pending: PendingTranscript, text: s
 
 def _send_delta(state: SessionState, item_id: str, text: str, index: int = 0) -> None:
     state.send(events.TranscriptionDelta(item_id=item_id, content_index=index, delta=text))
+
+
+def _send_segments(
+    state: SessionState, item_id: str, pending: PendingTranscript, index: int
+) -> None:
+    for segment in pending.segments:
+        if text := segment.text.strip():
+            state.send(
+                events.TranscriptionSegment(
+                    id=state.new_id("seg"),
+                    item_id=item_id,
+                    content_index=index,
+                    text=text,
+                    speaker=segment.speaker,
+                    start=max(0, segment.start_ms - pending.start_ms) / 1000,
+                    end=max(0, segment.end_ms - pending.start_ms) / 1000,
+                )
+            )
+
+
+def _at_session_time(
+    state: SessionState, segments: Sequence[TranscriptSegment]
+) -> list[TranscriptSegment]:
+    """Segments of the present recogniser stream, which began later than the session."""
+    origin = state.epoch_start_ms
+    return [
+        replace(segment, start_ms=origin + segment.start_ms, end_ms=origin + segment.end_ms)
+        for segment in segments
+    ]

@@ -132,7 +132,9 @@ def _end_turn(state: SessionState, turn: OpenTurn, end_ms: int, *, forced: bool 
     state.turn = None
     state.send(events.SpeechStopped(audio_end_ms=end_ms, item_id=turn.item_id))
     audio = state.buffer.take(turn.start_ms, end_ms)
-    pending = PendingTranscript(turn.pieces, logprobs=turn.logprobs)
+    pending = PendingTranscript(
+        turn.pieces, logprobs=turn.logprobs, segments=turn.segments, start_ms=turn.start_ms
+    )
     kind = "server_vad" if isinstance(detection, ServerVad) else "semantic_vad"
     if forced:
         kind = "semantic_vad_longest_silence"
@@ -154,10 +156,16 @@ def _commit_by_flush(state: SessionState, kind: str) -> None:
     pieces = [*state.loose_pieces, *(turn.pieces if turn else ())]
     stable = turn.stable if turn else state.loose_stable
     hearing.forget_turn(state)
+    pending = PendingTranscript(
+        pieces,
+        logprobs=turn.logprobs if turn else [],
+        segments=[*state.loose_segments, *(turn.segments if turn else ())],
+        start_ms=state.buffer.start_ms,
+    )
     state.loose_pieces.clear()
+    state.loose_segments.clear()
     state.loose_stable = ""
     state.idle_from = None
-    pending = PendingTranscript(pieces, logprobs=turn.logprobs if turn else [])
     _commit_item(state, item_id, state.buffer.take_all(), pending, kind)
     texts.show_stable(state, item_id, stable)
     state.commands.append(FlushRecognizer(item_id))
