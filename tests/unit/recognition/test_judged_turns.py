@@ -33,6 +33,7 @@ from antiphon_vocoder.recognition.segmenter import (
     SpeechStop,
     Utterance,
 )
+from antiphon_vocoder.recognition.speakers.model import SpeakerModel
 from antiphon_vocoder.recognition.turns.trial import Court
 from antiphon_vocoder.recognition.vad import DetectorSet
 from antiphon_vocoder.recognition.vad.detector import RATE, WINDOW, DetectorState
@@ -163,7 +164,9 @@ class Bench:
         self.passes = PassQueue(SpanRecognizer(), self.sent.put)
         self.court = Court(judge, self.passes)
         start = Start("", "int8", "cpu", "auto", 1, 1, 1, speculative_ms, 500, 30.0, 60.0, "")
-        self.detection = Detection(start, DetectorSet(), self.court, self.sent.put)
+        self.detection = Detection(
+            start, DetectorSet(), self.court, self.sent.put, SpeakerModel(None)
+        )
         self.passes.start()
 
     def open(self, number: int, turns: TurnOptions) -> None:

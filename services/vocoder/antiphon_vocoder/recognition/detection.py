@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
-from antiphon_core.errors import AntiphonError
+from antiphon_core.errors import AntiphonError, Internal
 from antiphon_core.logs import get_logger
 from numpy.typing import NDArray
 
@@ -21,6 +22,8 @@ from antiphon_vocoder.recognition.messages import (
     StreamFailed,
     StreamReady,
 )
+from antiphon_vocoder.recognition.speakers.centroid import SpeakerTracker
+from antiphon_vocoder.recognition.speakers.model import SpeakerModel
 from antiphon_vocoder.recognition.stream import LiveStream
 from antiphon_vocoder.recognition.turns.trial import Court
 from antiphon_vocoder.recognition.vad import RATE, Detector, DetectorSet
@@ -44,6 +47,7 @@ class Detection:
         detectors: where detectors come from.
         court: judges pauses; its passes are the recogniser's queue.
         send: takes messages for the front.
+        speakers: enrols the known speakers of streams that ask who speaks.
     """
 
     def __init__(
@@ -52,7 +56,10 @@ class Detection:
         detectors: DetectorSet,
         court: Court,
         send: Callable[[object], None],
+        speakers: SpeakerModel,
     ) -> None:
+        self._speakers = speakers
+        self._enrolling: dict[int, tuple[OpenStream, Future[SpeakerTracker]]] = {}
         self._detectors = detectors
         self._court = court
         self._passes = court.passes
@@ -88,7 +95,18 @@ class Detection:
             self._send(StreamFailed(message.stream, failure_of(error)))
             return
         self._streams[message.stream] = stream
-        self._passes.open(message.stream, options.decode, partials=options.partials)
+        if options.speakers is None or not options.transcribe:
+            self._begin(message, stream)
+        else:
+            self._enrolling[message.stream] = (message, self._speakers.submit(options.speakers))
+
+    def _begin(
+        self, message: OpenStream, stream: LiveStream, speakers: SpeakerTracker | None = None
+    ) -> None:
+        options = message.options
+        self._passes.open(
+            message.stream, options.decode, partials=options.partials, speakers=speakers
+        )
         self._send(
             StreamReady(
                 message.stream,
@@ -102,6 +120,7 @@ class Detection:
         """A stream is over, whatever it still has to do."""
         self._streams.pop(message.stream, None)
         self._active.pop(message.stream, None)
+        self._enrolling.pop(message.stream, None)
         self._passes.close(message.stream)
 
     def command(self, message: StreamCommand) -> None:
@@ -113,8 +132,11 @@ class Detection:
 
     def round(self) -> bool:
         """Takes one window of each stream that has one; False when nothing could be done."""
+        self._finish_enrolments()
         rows: dict[Detector, list[tuple[LiveStream, NDArray[np.float32]]]] = defaultdict(list)
         for stream in list(self._active.values()):
+            if stream.number in self._enrolling:
+                continue
             stream.settle()
             if stream.is_waiting:
                 continue
@@ -127,8 +149,23 @@ class Detection:
 
     @property
     def is_waiting(self) -> bool:
-        """Some stream has work that has to wait for the recogniser or the judge."""
-        return bool(self._active)
+        """Some stream has work that has to wait for the recogniser, the judge or an enrolment."""
+        return bool(self._active or self._enrolling)
+
+    def _finish_enrolments(self) -> None:
+        """Streams whose known speakers are enrolled begin; a failed enrolment ends its stream."""
+        for number, (message, enrolment) in list(self._enrolling.items()):
+            if not enrolment.done():
+                continue
+            del self._enrolling[number]
+            stream = self._streams[number]
+            try:
+                self._begin(message, stream, enrolment.result())
+            except AntiphonError as error:
+                self._fail(stream, error)
+            except Exception as error:  # a defect ends one stream, not the worker
+                log.exception("enrolment_failed")
+                self._fail(stream, Internal(f"enrolment failed: {error}"))
 
     def _next_window(self, stream: LiveStream) -> NDArray[np.float32] | None:
         try:

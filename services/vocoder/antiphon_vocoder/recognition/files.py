@@ -25,9 +25,11 @@ from antiphon_vocoder.recognition.messages import (
     RecognizeFile,
     TurnOptions,
 )
-from antiphon_vocoder.recognition.pass_records import milliseconds
+from antiphon_vocoder.recognition.pass_records import labelled, milliseconds
 from antiphon_vocoder.recognition.passes import PassQueue
 from antiphon_vocoder.recognition.segmenter import Segmenter, SegmentEvent, Utterance
+from antiphon_vocoder.recognition.speakers.centroid import SpeakerTracker
+from antiphon_vocoder.recognition.speakers.model import SpeakerModel
 from antiphon_vocoder.recognition.vad import RATE, Detector, DetectorSet, DetectorState
 from antiphon_vocoder.recognition.whisper.transcript import shifted
 
@@ -48,6 +50,7 @@ class FileJob:
         detectors: where the detector comes from.
         passes: the recogniser's queue.
         send: takes messages for the front.
+        speakers: tells speakers apart, where the request asks for it.
         max_seconds: longest audio.
         max_samples: longest window of one pass.
         on_end: called on the job's thread when it is over.
@@ -60,6 +63,7 @@ class FileJob:
         passes: PassQueue,
         send: Callable[[object], None],
         *,
+        speakers: SpeakerModel,
         max_seconds: float,
         max_samples: int,
         on_end: Callable[[int], None],
@@ -68,6 +72,8 @@ class FileJob:
         self._detectors = detectors
         self._passes = passes
         self._send = send
+        self._speakers = speakers
+        self._tracker: SpeakerTracker | None = None
         self._max_seconds = max_seconds
         self._max_samples = max_samples
         self._on_end = on_end
@@ -90,6 +96,8 @@ class FileJob:
         job = self._request.job
         began = time.monotonic()
         try:
+            if self._request.speakers is not None:
+                self._tracker = self._speakers.tracker(self._request.speakers)
             for utterance in self._utterances():
                 self._recognise(utterance)
             text = "".join(self._texts).strip()
@@ -168,7 +176,12 @@ class FileJob:
                 raise CancelledError
             self._language = self._language or transcript.language
             end = milliseconds(first + len(audio))
-            for segment in transcript.segments:
+            segments = transcript.segments
+            if self._tracker is not None:
+                # On this thread, so that the recogniser's next pass does not wait for it.
+                voices = self._speakers.voices(audio, segments)
+                segments = labelled(segments, voices, self._tracker)
+            for segment in segments:
                 segment = shifted(segment, milliseconds(first), self._last_end, end)
                 self._last_end = segment.end_ms
                 self._texts.append(segment.text)

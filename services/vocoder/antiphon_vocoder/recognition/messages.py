@@ -10,6 +10,9 @@ from typing import Literal
 
 import msgspec
 
+from antiphon_vocoder.recognition.gauges import WorkerGauges
+from antiphon_vocoder.recognition.speakers.options import SpeakerOptions
+
 SHORTEST_PAUSE_MS = 160
 """The recogniser hears so much silence behind the last voice: an earlier start would hear less."""
 
@@ -47,6 +50,8 @@ class DecodeOptions(msgspec.Struct, frozen=True):
     """None is 0 with fallback to higher ones."""
     logprobs: bool = False
     """Of every text token."""
+    keywords: list[str] = []
+    """What the speech may hold, the most wanted first."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -60,6 +65,8 @@ class StreamOptions(msgspec.Struct, frozen=True):
     decode: DecodeOptions
     partials: bool
     transcribe: bool
+    speakers: SpeakerOptions | None = None
+    """None: nobody asks who speaks."""
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -79,6 +86,10 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     max_file_seconds: float
     turn_model: str
     """ONNX end-of-turn model; empty: wording and voice."""
+    speaker_model: str = ""
+    """ONNX speaker model; empty: the packaged one, where it is installed."""
+    same_voice: float | None = None
+    """Cosine from which two voices are one; None: the speaker model's own."""
 
 
 class OpenStream(msgspec.Struct, frozen=True, tag=True):
@@ -137,6 +148,8 @@ class RecognizeFile(msgspec.Struct, frozen=True, tag=True):
     rate: int
     """Hz, of an encoding without a header."""
     decode: DecodeOptions
+    speakers: SpeakerOptions | None = None
+    """None: nobody asks who speaks."""
 
 
 class CancelFile(msgspec.Struct, frozen=True, tag=True):
@@ -179,6 +192,8 @@ class Segment(msgspec.Struct, frozen=True):
     words: list[WordTiming]
     tokens: list[Token] = []
     """The text ones among ``token_ids``, where asked for."""
+    speaker: str = ""
+    """Known speaker or letter, where asked for; empty where no voice could be told."""
 
 
 class RecognizerInfo(msgspec.Struct, frozen=True):
@@ -187,6 +202,8 @@ class RecognizerInfo(msgspec.Struct, frozen=True):
     languages: list[str]
     """ISO 639-1 codes."""
     translates: bool
+    diarizes: bool = False
+    """Whether there is a speaker model."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -211,30 +228,6 @@ class WorkerFailed(msgspec.Struct, frozen=True, tag=True):
     """Models cannot be loaded; the process ends."""
 
     failure: Failure
-
-
-class WorkerGauges(msgspec.Struct, frozen=True, tag=True):
-    """Sent once a second while work goes on: totals since the start of the process."""
-
-    windows: int
-    vad_seconds: float
-    passes: int
-    pass_seconds: float
-    audio_seconds: float
-    """Audio that the recogniser heard."""
-    speculative_hits: int
-    """Finals that were ready when the turn ended."""
-    partials_skipped: int
-    pauses_judged: int
-    pauses_refused: int
-    pauses_unheard: int
-    """Judged without the text that the judge wanted."""
-    turns_forced: int
-    """Ended by the longest silence."""
-    judge_seconds: float
-    queued: int
-    """Passes waiting."""
-    resident_bytes: int
 
 
 class StreamReady(msgspec.Struct, frozen=True, tag=True):

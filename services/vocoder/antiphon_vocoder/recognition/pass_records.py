@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,9 +17,11 @@ from antiphon_vocoder.recognition.messages import (
     DecodeOptions,
     Failure,
     Final,
+    Segment,
     UtteranceFailed,
 )
 from antiphon_vocoder.recognition.segmenter import Excerpt, Progress, Utterance
+from antiphon_vocoder.recognition.speakers.centroid import SpeakerTracker, Voice
 from antiphon_vocoder.recognition.stability import StablePrefix
 from antiphon_vocoder.recognition.vad.detector import RATE
 from antiphon_vocoder.recognition.whisper.backend import IsCancelled, never
@@ -75,6 +78,8 @@ class StreamPasses:
     number: int
     options: DecodeOptions
     partials: bool
+    speakers: SpeakerTracker | None = None
+    """Where it asks who speaks."""
     open_utterance: int = 0
     pending: deque[FinalRequest] = field(default_factory=deque)
     stable: StablePrefix = field(default_factory=StablePrefix)
@@ -113,14 +118,17 @@ class Job:
         return self.file is not None or isinstance(self.ahead, Progress)
 
 
-def answer(stream: int, request: FinalRequest) -> Final | UtteranceFailed:
-    """The message of an answered request."""
+def answer(
+    stream: int, request: FinalRequest, speakers: SpeakerTracker | None = None
+) -> Final | UtteranceFailed:
+    """The message of an answered request; call in the order of utterances, as labels follow it."""
     utterance = request.utterance
     if request.transcript is None:
         failure = request.failure or Failure("INTERNAL", "INTERNAL", "recognition failed")
         return UtteranceFailed(stream, utterance.utterance, failure, utterance.tag)
     transcript = request.transcript
     start, first, last = map(milliseconds, (utterance.start, utterance.first, utterance.last))
+    segments = labelled(transcript.segments, transcript.voices, speakers)
     return Final(
         stream=stream,
         utterance=utterance.utterance,
@@ -128,14 +136,25 @@ def answer(stream: int, request: FinalRequest) -> Final | UtteranceFailed:
         start_ms=first,
         end_ms=last,
         language=transcript.language,
-        segments=[
-            shifted(segment, start, min(start, first), last) for segment in transcript.segments
-        ],
+        segments=[shifted(segment, start, min(start, first), last) for segment in segments],
         tag_text=utterance.tag,
         confidence=transcript.confidence,
         no_speech_probability=transcript.no_speech,
         delay_ms=(time.monotonic() - request.closed_at) * 1000,
     )
+
+
+def labelled(
+    segments: list[Segment], voices: list[Voice], speakers: SpeakerTracker | None
+) -> list[Segment]:
+    """The segments with the speakers of their voices; as they are where nobody asks."""
+    if speakers is None:
+        return segments
+    labels = speakers.labels(voices)
+    return [
+        msgspec.structs.replace(segment, speaker=label)
+        for segment, label in zip(segments, labels, strict=True)
+    ]
 
 
 def milliseconds(sample: int) -> int:

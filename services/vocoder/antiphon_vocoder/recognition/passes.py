@@ -33,9 +33,11 @@ from antiphon_vocoder.recognition.pass_records import (
     StreamPasses,
     answer,
 )
+from antiphon_vocoder.recognition.pass_runner import PassRunner
 from antiphon_vocoder.recognition.segmenter import Excerpt, Pause, Progress, Utterance
+from antiphon_vocoder.recognition.speakers.centroid import SpeakerTracker
+from antiphon_vocoder.recognition.speakers.model import SpeakerModel
 from antiphon_vocoder.recognition.stability import StablePrefix
-from antiphon_vocoder.recognition.vad.detector import RATE
 from antiphon_vocoder.recognition.whisper.backend import IsCancelled, never
 from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript
 
@@ -49,12 +51,19 @@ class PassQueue:
         recognizer: runs one pass.
         send: takes messages for the front; must not block.
         lanes: passes that run at once. Partials and files leave one of several free.
+        speakers: embeds the voices of streams that ask who speaks.
     """
 
     def __init__(
-        self, recognizer: Recognizer, send: Callable[[object], None], *, lanes: int = 1
+        self,
+        recognizer: Recognizer,
+        send: Callable[[object], None],
+        *,
+        lanes: int = 1,
+        speakers: SpeakerModel | None = None,
     ) -> None:
-        self._recognizer = recognizer
+        self.totals = PassTotals()
+        self._runner = PassRunner(recognizer, speakers, self.totals)
         self._send = send
         self._changed = threading.Condition()
         self._streams: dict[int, StreamPasses] = {}
@@ -67,7 +76,6 @@ class PassQueue:
         self._file_turn = False
         self._stopping = False
         self._failure: BaseException | None = None
-        self.totals = PassTotals()
         self._threads = [
             threading.Thread(target=self._guarded_loop, name=f"recognizer-{lane}", daemon=True)
             for lane in range(lanes)
@@ -89,10 +97,17 @@ class PassQueue:
         for thread in self._threads:
             thread.join()
 
-    def open(self, number: int, options: DecodeOptions, *, partials: bool) -> None:
-        """A stream begins."""
+    def open(
+        self,
+        number: int,
+        options: DecodeOptions,
+        *,
+        partials: bool,
+        speakers: SpeakerTracker | None = None,
+    ) -> None:
+        """A stream begins; with ``speakers`` its finals say who speaks."""
         with self._changed:
-            self._streams[number] = StreamPasses(number, options, partials)
+            self._streams[number] = StreamPasses(number, options, partials, speakers)
 
     def close(self, number: int) -> None:
         """Forgets a stream; nothing more is sent about it."""
@@ -279,7 +294,7 @@ class PassQueue:
         if not item.result.set_running_or_notify_cancel():
             return
         try:
-            transcript = self._timed(
+            transcript = self._runner.run(
                 item.audio, item.options, timestamps=True, is_cancelled=item.is_cancelled
             )
         except Exception as error:  # the job's thread reports it
@@ -289,8 +304,11 @@ class PassQueue:
 
     def _run_final(self, job: Job, stream: StreamPasses, request: FinalRequest) -> None:
         try:
-            request.transcript = self._timed(
-                request.utterance.audio, stream.options, is_cancelled=job.cancelled.is_set
+            request.transcript = self._runner.run(
+                request.utterance.audio,
+                stream.options,
+                is_cancelled=job.cancelled.is_set,
+                voices=stream.speakers is not None,
             )
         except CancelledError:
             return
@@ -307,8 +325,12 @@ class PassQueue:
         transcript: Transcript | None = None
         try:
             effort = Effort.AHEAD if isinstance(excerpt, Pause) else Effort.DRAFT
-            transcript = self._timed(
-                excerpt.audio, stream.options, effort=effort, is_cancelled=job.cancelled.is_set
+            transcript = self._runner.run(
+                excerpt.audio,
+                stream.options,
+                effort=effort,
+                is_cancelled=job.cancelled.is_set,
+                voices=stream.speakers is not None,
             )
         except CancelledError:
             log.debug("pass_ahead_cancelled", utterance=excerpt.utterance)
@@ -341,25 +363,6 @@ class PassQueue:
         self.totals.speculative_hits += 1
         self._settle(stream)
 
-    def _timed(
-        self,
-        audio: NDArray[np.float32],
-        options: DecodeOptions,
-        *,
-        timestamps: bool = False,
-        effort: Effort = Effort.FULL,
-        is_cancelled: IsCancelled,
-    ) -> Transcript:
-        began = time.perf_counter()
-        transcript = self._recognizer.transcribe(
-            audio, options, timestamps=timestamps, effort=effort, is_cancelled=is_cancelled
-        )
-        with self._changed:
-            self.totals.passes += 1
-            self.totals.pass_seconds += time.perf_counter() - began
-            self.totals.audio_seconds += len(audio) / RATE
-        return transcript
-
     def _publish(self, stream: StreamPasses, transcript: Transcript) -> None:
         if not stream.partials or stream.number not in self._streams or not transcript.text:
             return
@@ -373,7 +376,7 @@ class PassQueue:
         if stream.number not in self._streams:
             return
         while stream.pending and stream.pending[0].is_answered:
-            self._send(answer(stream.number, stream.pending.popleft()))
+            self._send(answer(stream.number, stream.pending.popleft(), stream.speakers))
         if not stream.pending and stream.last_message is not None:
             self._send(stream.last_message)
             self._forget(stream.number)

@@ -16,30 +16,13 @@ from antiphon_core.logs import get_logger
 from antiphon_vocoder.recognition import messages as wire
 from antiphon_vocoder.recognition.config import RecognitionSettings
 from antiphon_vocoder.recognition.failures import error_of
+from antiphon_vocoder.recognition.gauges import GAUGES, WorkerGauges, worker_values
 from antiphon_vocoder.recognition.servicer import RecognitionServicer
 from antiphon_vocoder.recognition.session import Session, worker_died
 
 WORKER_MODULE = "antiphon_vocoder.recognition.worker"
 _COMPONENT = "recogniser"
 _DELAY_BUCKETS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 4.0, 8.0)
-
-_GAUGES = {
-    "recognition_streams": "Live recognition streams",
-    "recognition_files": "Files being recognised",
-    "recognition_worker_restarts": "Restarts of the recogniser process",
-    "recognition_queued_passes": "Recogniser passes waiting",
-    "recognition_vad_window_seconds": "Detector time of a window, mean of the process",
-    "recognition_real_time_factor": "Recogniser time over the audio it heard",
-    "recognition_passes": "Recogniser passes of the process",
-    "recognition_speculative_hits": "Finals recognised ahead of the end of their turn",
-    "recognition_pauses_judged": "Pauses about which the judge of turns was asked",
-    "recognition_pauses_refused": "Pauses that the judge took for no end",
-    "recognition_pauses_unheard": "Pauses judged without the text that the judge wanted",
-    "recognition_turns_forced": "Turns that the longest silence ended",
-    "recognition_pause_trial_seconds": "From a pause to the judge's answer, mean of the process",
-    "recognition_partials_skipped": "Partial transcripts left out because newer audio was there",
-    "recognition_worker_resident_bytes": "Memory of the recogniser process",
-}
 
 log = get_logger("recognition")
 
@@ -65,7 +48,7 @@ class RecognitionRuntime:
         self._lifecycle: Lifecycle | None = None
         self._ready: asyncio.Future[wire.WorkerReady] | None = None
         self._recognizer: wire.RecognizerInfo | None = None
-        self._gauges: wire.WorkerGauges | None = None
+        self._gauges: WorkerGauges | None = None
         self._loss: Unavailable | None = None
         self._worker = worker(
             name=_COMPONENT,
@@ -171,20 +154,7 @@ class RecognitionRuntime:
         }
         seen = self._gauges
         if seen is not None:
-            values |= {
-                "recognition_queued_passes": seen.queued,
-                "recognition_vad_window_seconds": _ratio(seen.vad_seconds, seen.windows),
-                "recognition_real_time_factor": _ratio(seen.pass_seconds, seen.audio_seconds),
-                "recognition_passes": seen.passes,
-                "recognition_speculative_hits": seen.speculative_hits,
-                "recognition_pauses_judged": seen.pauses_judged,
-                "recognition_pauses_refused": seen.pauses_refused,
-                "recognition_pauses_unheard": seen.pauses_unheard,
-                "recognition_turns_forced": seen.turns_forced,
-                "recognition_pause_trial_seconds": _ratio(seen.judge_seconds, seen.pauses_judged),
-                "recognition_partials_skipped": seen.partials_skipped,
-                "recognition_worker_resident_bytes": seen.resident_bytes,
-            }
+            values |= worker_values(seen)
         return values
 
     @contextmanager
@@ -220,7 +190,7 @@ class RecognitionRuntime:
                 log.error("recogniser_failed", problem=failure.message)
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_exception(error_of(failure))
-            case wire.WorkerGauges():
+            case WorkerGauges():
                 self._gauges = message
                 self._publish_gauges()
             case wire.FileSegment() | wire.FileFinished() | wire.FileFailed():
@@ -246,7 +216,7 @@ class RecognitionRuntime:
 
     def _publish_gauges(self) -> None:
         for name, value in self.gauges().items():
-            metrics.gauge(name, _GAUGES[name]).set(value)
+            metrics.gauge(name, GAUGES[name]).set(value)
 
     def _on_ready(self, message: wire.WorkerReady) -> None:
         self._recognizer = message.recognizer
@@ -299,8 +269,6 @@ def _start_message(settings: RecognitionSettings) -> wire.Start:
         max_utterance_seconds=settings.max_utterance_seconds,
         max_file_seconds=settings.max_file_seconds,
         turn_model=str(settings.turn_model) if settings.turn_model is not None else "",
+        speaker_model=str(settings.speaker_model) if settings.speaker_model is not None else "",
+        same_voice=settings.same_voice,
     )
-
-
-def _ratio(total: float, parts: float) -> float:
-    return total / parts if parts else 0.0

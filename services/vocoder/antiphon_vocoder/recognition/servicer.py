@@ -122,6 +122,7 @@ class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
                     languages=info.languages,
                     translates=info.translates,
                     aliases=settings.aliases,
+                    diarizes=info.diarizes,
                 )
             ]
         )

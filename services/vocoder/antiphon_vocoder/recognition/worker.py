@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from antiphon_core.errors import AntiphonError
 from antiphon_core.ipc.endpoint import Endpoint, WorkerEndpoint
@@ -15,6 +16,7 @@ from antiphon_core.logs import configure_logging, get_logger
 from antiphon_vocoder.recognition.detection import Detection
 from antiphon_vocoder.recognition.failures import failure_of
 from antiphon_vocoder.recognition.files import FileJob
+from antiphon_vocoder.recognition.gauges import WorkerGauges
 from antiphon_vocoder.recognition.messages import (
     Audio,
     CancelFile,
@@ -30,10 +32,10 @@ from antiphon_vocoder.recognition.messages import (
     Stop,
     ToWorker,
     WorkerFailed,
-    WorkerGauges,
     WorkerReady,
 )
 from antiphon_vocoder.recognition.passes import PassQueue
+from antiphon_vocoder.recognition.speakers.model import SpeakerModel
 from antiphon_vocoder.recognition.turns import load_judge
 from antiphon_vocoder.recognition.turns.trial import Court
 from antiphon_vocoder.recognition.vad import RATE, WINDOW, DetectorSet
@@ -58,7 +60,7 @@ class Worker:
         endpoint: the channel to the front.
 
     Raises:
-        FailedPrecondition: the recogniser's model does not load.
+        FailedPrecondition: the recogniser's model, or a configured one, does not load.
     """
 
     def __init__(self, start: Start, endpoint: Endpoint) -> None:
@@ -67,7 +69,8 @@ class Worker:
         self._endpoint = endpoint
         directory = Path(start.model_dir) if start.model_dir else packaged_model()
         self._recognizer = recognizer = open_recognizer(directory, _engine_options(start))
-        judge = load_judge(Path(start.turn_model) if start.turn_model else None)
+        judge = load_judge(_path(start.turn_model))
+        self._speakers = SpeakerModel(_path(start.speaker_model), start.same_voice)
         self._detectors = DetectorSet()
         detector, fallback = self._detectors.resolve("auto")
         if fallback:
@@ -75,14 +78,19 @@ class Worker:
         # First calls allocate; the first speaker must not wait for it.
         recognizer.transcribe(np.zeros(RATE, np.float32), DecodeOptions())
         detector.score(np.zeros((1, WINDOW), np.float32), [detector.new_state()])
-        self._passes = PassQueue(recognizer, endpoint.send, lanes=recognizer.lanes)
+        self._passes = PassQueue(
+            recognizer, endpoint.send, lanes=recognizer.lanes, speakers=self._speakers
+        )
         self._court = Court(judge, self._passes)
-        self._detection = Detection(start, self._detectors, self._court, endpoint.send)
+        self._detection = Detection(
+            start, self._detectors, self._court, endpoint.send, self._speakers
+        )
         self._files: dict[int, FileJob] = {}
         self._stopping = False
         self._gauges_at = 0.0
         self._passes.start()
-        endpoint.send(WorkerReady(recognizer.info, detector.name, time.monotonic() - began))
+        info = msgspec.structs.replace(recognizer.info, diarizes=self._speakers.is_available)
+        endpoint.send(WorkerReady(info, detector.name, time.monotonic() - began))
 
     def run(self, first: list[object]) -> None:
         """Works until Stop; ``first`` are messages that came before."""
@@ -100,6 +108,7 @@ class Worker:
         for job in list(self._files.values()):
             job.cancel()
         self._court.stop()
+        self._speakers.stop()
         self._passes.stop()
         self._recognizer.close()
 
@@ -127,6 +136,7 @@ class Worker:
             self._detectors,
             self._passes,
             self._endpoint.send,
+            speakers=self._speakers,
             max_seconds=self._start.max_file_seconds,
             max_samples=int(self._start.max_utterance_seconds * RATE),
             on_end=self._forget_file,
@@ -143,6 +153,7 @@ class Worker:
             return
         self._gauges_at = now
         detection, passes, court = self._detection.totals, self._passes.totals, self._court.totals
+        speakers = self._speakers.totals
         self._endpoint.send(
             WorkerGauges(
                 windows=detection.windows,
@@ -157,10 +168,18 @@ class Worker:
                 pauses_unheard=court.unheard,
                 turns_forced=court.forced,
                 judge_seconds=court.seconds,
+                voices=speakers.voices,
+                voice_seconds=speakers.seconds,
+                voice_failures=speakers.failures,
+                keywords_left_out=self._recognizer.keywords_left_out,
                 queued=self._passes.queued,
                 resident_bytes=_resident_bytes(),
             )
         )
+
+
+def _path(name: str) -> Path | None:
+    return Path(name) if name else None
 
 
 def _engine_options(start: Start) -> EngineOptions:

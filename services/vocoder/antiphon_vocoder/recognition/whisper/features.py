@@ -22,7 +22,7 @@ class LogMel:
     def __init__(self, bands: int) -> None:
         self.bands = bands
         self._window = np.hanning(FFT + 1)[:-1].astype(np.float32)
-        self._filters = _slaney_filters(bands)
+        self._filters = slaney_filters(bands)
 
     def __call__(self, audio: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
         """Features (bands, frames) of audio (n,) followed by silence, mirrored at both ends.
@@ -46,7 +46,7 @@ class LogMel:
         return np.ascontiguousarray(((logarithm + 4.0) / 4.0).T, dtype=np.float32)
 
 
-def _slaney_filters(bands: int) -> NDArray[np.float32]:
+def slaney_filters(bands: int) -> NDArray[np.float32]:
     """Triangles (FFT/2 + 1, bands) of unit area, 0 to 8 kHz.
 
     Slaney's scale is linear to 1 kHz (3 mel per 200 Hz) and logarithmic above (27 mel from 1 to

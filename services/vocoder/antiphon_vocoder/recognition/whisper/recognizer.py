@@ -27,6 +27,7 @@ from antiphon_vocoder.recognition.whisper.backend import (
     never,
 )
 from antiphon_vocoder.recognition.whisper.features import RATE
+from antiphon_vocoder.recognition.whisper.prompt import PromptBuilder
 from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript
 from antiphon_vocoder.recognition.whisper.vocabulary import TIMESTAMP_SECONDS, Vocabulary
 
@@ -77,6 +78,7 @@ class WhisperRecognizer:
     def __init__(self, backend: Backend, vocabulary: Vocabulary, *, beam_size: int = 2) -> None:
         self._backend = backend
         self._vocabulary = vocabulary
+        self._prompts = PromptBuilder(vocabulary)
         self._beam_size = beam_size
 
     @property
@@ -90,6 +92,11 @@ class WhisperRecognizer:
     def lanes(self) -> int:
         """Passes that run at once with gain; further ones wait for these."""
         return self._backend.lanes
+
+    @property
+    def keywords_left_out(self) -> int:
+        """Keywords that did not fit the prompt, since the start of the process."""
+        return self._prompts.left_out
 
     def raise_failure(self) -> None:
         """Raises what made every further pass impossible: the process cannot go on then."""
@@ -179,12 +186,9 @@ class WhisperRecognizer:
 
     def _prompt(self, options: DecodeOptions, language: str, timestamps: bool) -> list[int]:
         prompt = self._start_sequence(language, options.translate)
-        if options.prompt.strip():
-            prompt = [
-                self._vocabulary.previous,
-                *self._vocabulary.encode_prompt(options.prompt),
-                *prompt,
-            ]
+        before = self._prompts.tokens(options.prompt, options.keywords)
+        if before:
+            prompt = [self._vocabulary.previous, *before, *prompt]
         return prompt if timestamps else [*prompt, self._vocabulary.no_timestamps]
 
     def _decode(

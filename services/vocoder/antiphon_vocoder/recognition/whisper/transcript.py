@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import msgspec
 
 from antiphon_vocoder.recognition.messages import Segment
+from antiphon_vocoder.recognition.speakers.centroid import Voice
 
 
 class Effort(Enum):
@@ -35,6 +36,8 @@ class Transcript:
     """Equal to the result of Effort.FULL."""
     no_speech: float = 1.0
     """Probability that there is no speech."""
+    voices: list[Voice] = field(default_factory=list)
+    """Of the segments, where speakers are told apart."""
 
     @property
     def confidence(self) -> float:

@@ -10,8 +10,6 @@ import tokenizers
 from antiphon_vocoder.recognition.whisper.languages import LANGUAGES
 
 TIMESTAMP_SECONDS = 0.02
-_PROMPT_TOKENS = 223
-"""Half of the 448 text positions, less the marker before it."""
 
 
 def _byte_level_alphabet() -> dict[str, int]:
@@ -48,10 +46,9 @@ class Vocabulary:
         ]
         """Codes of the languages that have a token."""
 
-    def encode_prompt(self, text: str) -> list[int]:
-        """Tokens of biasing text; the last ones of a long text."""
-        encoded = self._tokenizer.encode(" " + text.strip(), add_special_tokens=False)
-        return encoded.ids[-_PROMPT_TOKENS:]
+    def encode_text(self, text: str) -> list[int]:
+        """Tokens of text that stands behind other text."""
+        return self._tokenizer.encode(" " + text.strip(), add_special_tokens=False).ids
 
     def language_token(self, language: str) -> int:
         """Token of an ISO 639-1 code.

@@ -1,0 +1,1 @@
+"""Who speaks: voices as unit vectors, and labels by their nearness."""
