@@ -117,6 +117,7 @@ async def test_streamed_speech_keeps_its_words_and_company_changes_no_sample(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 async def test_a_hundred_streamed_sentences_keep_their_words(tmp_path: Path) -> None:
     async with speech_service(tmp_path) as service:
         await words_survive(service, SENTENCES)

@@ -1,38 +1,23 @@
-"""The contract of streams of codes over a scripted codec: states, cuts, limits, cancels."""
+"""Streams of codes over a scripted codec: order, cuts, and what is refused by its field."""
 
 from __future__ import annotations
 
-import asyncio
-import io
-import itertools
 import random
-import time
-import wave
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
-from antiphon_core import metrics
 from antiphon_core.errors import (
-    AntiphonError,
-    DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
 )
-from antiphon_core.rpc.streams import messages, open_stream, result
+from antiphon_core.rpc.streams import result
 from antiphon_vocoder.formats.pcm import pcm16_from_float
-from antiphon_vocoder.formats.resample import resample
 from codes_bench import (
-    CLEAR,
-    FLUSH,
     CodecBench,
-    Heard,
     codes_of,
-    frames,
     serving,
     speech_codes,
     speech_config,
@@ -45,31 +30,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 def cut(values: np.ndarray, generator: random.Random, count: int) -> list[np.ndarray]:
     places = sorted(generator.randint(0, len(values)) for _ in range(count))
     return np.split(values, places)
-
-
-@pytest.fixture(scope="module")
-def module_codec() -> FakeCodec:
-    return FakeCodec(delay=8)
-
-
-@pytest.fixture
-def codec(module_codec: FakeCodec) -> Iterator[FakeCodec]:
-    module_codec.step_seconds = 0.0
-    yield module_codec
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def module_bench(module_codec: FakeCodec) -> AsyncIterator[CodecBench]:
-    settings = {"codec_slots": 4, "queue_limit": 2, "stream_idle_s": 0.8, "progress_s": 0.3}
-    async with serving(module_codec, **settings) as made:
-        yield made
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def bench(module_bench: CodecBench, codec: FakeCodec) -> AsyncIterator[CodecBench]:
-    """One service a module; every test must leave it idle."""
-    yield module_bench
-    await module_bench.until_idle()
 
 
 async def test_order_marks_and_exact_counts(bench: CodecBench, codec: FakeCodec) -> None:
@@ -253,197 +213,3 @@ async def test_a_voice_is_bound_to_its_codec() -> None:
     with pytest.raises(FailedPrecondition, match="bound to 'mimi'"):
         async with serving(codec, codec_voices={"aria": "mimi"}, **few):
             pass
-
-
-async def test_first_codebooks_and_control_codes(bench: CodecBench, codec: FakeCodec) -> None:
-    codes = codes_of(3, 6, codebooks=2)
-    heard = await bench.speak(codes, code_format={"codec": "fake", "codebook_count": 2})
-    np.testing.assert_array_equal(heard.samples, pcm16_from_float(whole(codec, codes)))
-    control = codes_of(3, 1)
-    control[0, 2] = SIZE + 7
-    assert (await bench.speak(control)).finished.input_units == 1
-
-
-@pytest.mark.parametrize("rate", [8000, 16_000, 44_100, 48_000])
-async def test_output_rates(bench: CodecBench, codec: FakeCodec, rate: int) -> None:
-    codes = codes_of(5, 9)
-    heard = await bench.speak(codes, output_format={"sample_rate_hz": rate})
-    expected = pcm16_from_float(resample(whole(codec, codes), RATE, rate))
-    assert heard.finished.sample_count == len(expected) == len(heard.samples)
-    np.testing.assert_allclose(heard.samples, expected, atol=1)
-    assert heard.marks[-1] == (9, len(expected))
-
-
-async def test_wav_has_one_header_and_the_file_is_readable(bench: CodecBench) -> None:
-    wav = pb.SpeechConfig(output_format={"encoding": 2}).output_format
-    codes = codes_of(6, 25)
-    streamed = await bench.speak(codes, output_format=wav)
-    exact = await bench.speak(codes, output_format=wav, exact_container=True)
-    plain = await bench.speak(codes)
-    for heard in (streamed, exact):
-        assert heard.data.startswith(b"RIFF")
-        assert heard.data.find(b"RIFF", 1) == -1
-        with wave.open(io.BytesIO(heard.data)) as file:
-            assert file.getframerate() == RATE
-            assert file.readframes(25 * FRAME) == plain.data
-
-
-async def test_compressed_formats_tell_every_sample(bench: CodecBench) -> None:
-    for encoding in (3, 4, 5):
-        heard = await bench.speak(codes_of(6, 13), output_format={"encoding": encoding})
-        audio = [m.audio for m in heard.messages if m.HasField("audio")]
-        assert sum(a.sample_count for a in audio) == heard.finished.sample_count
-
-
-async def test_encode_resamples_pads_and_tells_the_true_length(
-    bench: CodecBench, codec: FakeCodec
-) -> None:
-    seconds = 0.9
-    time_ = np.arange(int(16_000 * seconds)) / 16_000
-    audio = (12_000 * np.sin(2 * np.pi * 300 * time_)).astype("<i2").tobytes()
-    config = {
-        "input_format": {"encoding": 1, "sample_rate_hz": 16_000},
-        "code_format": {"codec": "fake", "codebook_count": 3},
-    }
-    expected = await bench.encode([audio], **config)
-    assert expected.finished.sample_count == int(RATE * seconds)
-    assert expected.finished.frame_count == 12
-    assert len(expected.codes) == 12 * 3
-    assert expected.ready.sample_rate_hz == RATE
-    assert expected.ready.frame_samples == FRAME
-    assert expected.ready.code_format.codebook_count == 3
-    message = next(m.codes for m in expected.messages if m.HasField("codes"))
-    assert (message.codebook_count, message.frame_rate) == (3, 12.5)
-    import torch
-
-    samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
-    at_rate = torch.from_numpy(resample(samples, 16_000, RATE))[None]
-    oracle = codec.encode(at_rate)[0, :3].numpy().T
-    assert expected.codes == oracle.reshape(-1).tolist()
-    generator = random.Random(1)
-    for _ in range(4):
-        places = sorted(generator.randint(0, len(audio)) for _ in range(7))
-        ends = [0, *places, len(audio)]
-        parts = [audio[a:b] for a, b in itertools.pairwise(ends)]
-        assert (await bench.encode(parts, **config)).codes == expected.codes
-    law = await bench.encode([b"\xff" * 8000], input_format={"encoding": 7, "sample_rate_hz": 8000})
-    assert law.finished.sample_count == RATE
-
-
-async def test_flush_and_clear(bench: CodecBench, codec: FakeCodec) -> None:
-    codes = codes_of(7, 5)
-    async with open_stream(bench.stub.StreamSpeech()) as call:
-        await call.write(speech_config())
-        await call.write(speech_codes(codes))
-        await call.write(pb.StreamSpeechRequest(flush=FLUSH))
-        heard = Heard()
-        async for message in messages(call):
-            heard.add(message)
-            if message.HasField("mark") and message.mark.input_offset == 5:
-                break
-        await call.write(pb.StreamSpeechRequest(clear=CLEAR))
-        await call.write(speech_codes(codes))
-        await call.done_writing()
-        async for message in messages(call):
-            heard.add(message)
-    # What was held back of the cleared part is gone with it.
-    first, second = heard.samples[: 5 * FRAME - 8], heard.samples[5 * FRAME - 8 :]
-    expected = pcm16_from_float(whole(codec, codes))
-    np.testing.assert_array_equal(first, expected[: 5 * FRAME - 8])
-    np.testing.assert_array_equal(second, expected)
-    assert heard.finished.input_units == 10
-    assert heard.marks[-1] == (10, len(heard.samples))
-
-
-async def test_cleared_frames_are_never_heard(bench: CodecBench, codec: FakeCodec) -> None:
-    codec.step_seconds = 0.05
-    kept = codes_of(8, 4)
-    requests = [
-        pb.DecodeCodesRequest(config=pb.DecodeConfig()),
-        pb.DecodeCodesRequest(codes=frames(codes_of(9, 400))),
-        pb.DecodeCodesRequest(clear=CLEAR),
-        pb.DecodeCodesRequest(codes=frames(kept)),
-    ]
-    heard = await bench.hear(bench.stub.DecodeCodes(iter(requests)))
-    expected = pcm16_from_float(whole(codec, kept))
-    assert len(heard.samples) < 100 * FRAME
-    np.testing.assert_array_equal(heard.samples[-len(expected) :], expected)
-    assert heard.marks[-1][0] == 404
-
-
-async def test_idle_streams_end_typed_after_progress(bench: CodecBench) -> None:
-    starts: list[tuple[Any, Any]] = [
-        (bench.stub.StreamSpeech, [speech_config(), speech_codes(codes_of(1, 2))]),
-        (bench.stub.DecodeCodes, [pb.DecodeCodesRequest(config=pb.DecodeConfig())]),
-        (bench.stub.EncodeAudio, [pb.EncodeAudioRequest(config=pb.EncodeConfig())]),
-    ]
-    for method, requests in starts:
-        heard = Heard()
-        with pytest.raises(DeadlineExceeded) as error:
-            async with open_stream(method()) as call:
-                for request in requests:
-                    await call.write(request)
-                async for message in messages(call):
-                    heard.add(message)
-        assert error.value.reason == "INPUT_IDLE"
-        assert heard.kinds[0] == "ready"
-        assert heard.kinds[-1] == "progress"
-    await bench.until_idle()
-
-
-async def test_the_longest_stream_ends_by_length() -> None:
-    async with serving(FakeCodec(delay=8), max_stream_s=1.0, codec_slots=1) as bench:
-        heard = await bench.speak(codes_of(1, 50))
-        assert heard.finished.reason == pb.SPEECH_FINISH_REASON_LENGTH
-        assert heard.finished.sample_count == RATE == len(heard.samples)
-        with pytest.raises(InvalidArgument) as error:
-            await bench.encode([bytes(2 * 25_000)])
-        assert error.value.reason == "TOO_LARGE"
-        await bench.until_idle()
-
-
-async def test_half_close_races_with_the_first_hop(bench: CodecBench) -> None:
-    codes = codes_of(1, 1)
-    for pause in (0.0, 0.001, 0.005, 0.02):
-        async with open_stream(bench.stub.StreamSpeech()) as call:
-            await call.write(speech_config())
-            await call.write(speech_codes(codes))
-            await asyncio.sleep(pause)
-            await call.done_writing()
-            heard = Heard()
-            async for message in messages(call):
-                heard.add(message)
-        assert heard.finished.sample_count == FRAME
-
-
-async def test_metrics_of_a_stream(bench: CodecBench) -> None:
-    def reading(name: str, **labels: str) -> float:
-        return metrics.value(name, **labels) or 0.0
-
-    model = {"model": "fake"}
-    names = [
-        ("speech_first_audio_seconds_count", {**model, "since": "codes"}),
-        ("speech_first_audio_seconds_count", {**model, "since": "config"}),
-        ("speech_real_time_factor_count", model),
-        ("speech_least_slack_seconds_count", model),
-        ("speech_streams_total", {**model, "continuous": "true"}),
-        ("speech_hop_seconds_count", {**model, "stage": "decode"}),
-        ("speech_step_rows_count", {**model, "stage": "decode"}),
-    ]
-    before = [reading(name, **labels) for name, labels in names]
-    audio = reading("speech_audio_seconds_total", **model)
-    await bench.speak(codes_of(1, 25))
-    after = [reading(name, **labels) for name, labels in names]
-    assert all(b > a for a, b in zip(before, after, strict=True))
-    assert reading("speech_audio_seconds_total", **model) == pytest.approx(audio + 2.0)
-
-
-async def test_no_configuration_at_all_ends_typed(bench: CodecBench) -> None:
-    started = time.monotonic()
-    for method in (bench.stub.DecodeCodes, bench.stub.EncodeAudio):
-        with pytest.raises(AntiphonError) as error:
-            async with open_stream(method()) as call:
-                async for _ in messages(call):
-                    pass
-        assert error.value.reason == "INPUT_IDLE"
-    assert time.monotonic() - started < 5.0
