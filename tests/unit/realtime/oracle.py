@@ -87,6 +87,8 @@ class Oracle:
         """Whether something happened since that ends a turn without an event."""
         self.transcripts: dict[str, str] = {}
         self.segments: set[str] = set()
+        self.end_may_be_untold = False
+        """Whether the client once did not want to know when output audio ends."""
         self.awaiting: set[str] = set()
         self.count = 0
         self.config: dict[str, Any] = {}
@@ -120,6 +122,7 @@ class Oracle:
         # Another way to hear begins with another recogniser stream, which ends an open turn.
         self.turn_may_be_over |= before != self.config["audio"]["input"]
         self.turn_may_be_over |= heard != self._asked(SEGMENT)
+        self.end_may_be_untold |= not self._asked("output_audio_buffer.stopped")
 
     def on_input_audio_buffer_cleared(self, _event: Event) -> None:
         self.open_turn = None
@@ -137,7 +140,9 @@ class Oracle:
         assert event["audio_start_ms"] <= event["audio_end_ms"]
 
     def on_output_audio_buffer_started(self, event: Event) -> None:
-        assert event["response_id"] in self.responses and self.sounding is None
+        assert event["response_id"] in self.responses
+        assert self.sounding is None or self.end_may_be_untold
+        self.end_may_be_untold = False
         self.sounding = event["response_id"]
 
     def on_output_audio_buffer_stopped(self, event: Event) -> None:

@@ -148,6 +148,21 @@ def test_without_interruption_the_reply_goes_on_and_the_turn_waits(bench: Bench)
     assert message_texts(bench.plan)[-1] == ("user", "second")
 
 
+def test_a_turn_that_interrupts_takes_the_place_of_one_that_waits(bench: Bench) -> None:
+    bench.update(audio={"input": {"turn_detection": {"interrupt_response": False}}})
+    bench.turn("first")
+    bench.reply("Well", end=False)
+    bench.turn("second")
+    start = bench.state.buffer.end_ms
+    bench.append(1.5)
+    bench.start_speech(start)
+    bench.update(audio={"input": {"turn_detection": {"interrupt_response": True}}})
+    sent = bench.stop_speech(start + 1000)
+    assert kinds(sent)[-2:] == ["response.done", "response.created"]
+    bench.transcript("third")
+    assert message_texts(bench.plan)[-1] == ("user", "first\nsecond\nthird")
+
+
 def test_a_turn_may_span_several_utterances(bench: Bench) -> None:
     bench.append(40)
     bench.start_speech(0)

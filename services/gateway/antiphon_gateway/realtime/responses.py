@@ -76,6 +76,8 @@ def answer_turn(state: SessionState, item_id: str, *, interrupts: bool) -> None:
         if not interrupts:
             state.reply_waits = item_id
             return
+        # Else the end of the active one would start the reply that waits.
+        state.reply_waits = None
         cancel(state, state.active, "turn_detected")
     state.reply_waits = None
     response = _to_conversation(state, item_id)
