@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import wave
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 from antiphon_cli.talk.speech import word_error_rate
 from antiphon_cli.tour import SENTENCE
 from support.suite import RunningSuite
+
+from tests.unit.recognition.piper_speech import SENTENCES, silence, speak
+from tests.unit.recognition.test_speakers import high, wav
 
 pytestmark = pytest.mark.real
 
@@ -83,6 +87,31 @@ def test_a_transcription_streams(client: openai.OpenAI, spoken: Path):
     assert events[-1].type == "transcript.text.done"
     deltas = "".join(e.delta for e in events if e.type == "transcript.text.delta")
     assert deltas.strip() == events[-1].text.strip()
+
+
+def test_segments_say_who_speaks(client: openai.OpenAI):
+    audio = np.concatenate([speak(SENTENCES[0]), silence(2.5), high(SENTENCES[1])])
+    asked = {
+        "model": "gpt-4o-transcribe-diarize",
+        "file": ("call.wav", wav(audio)),
+        "response_format": "diarized_json",
+        "chunking_strategy": "auto",
+        "known_speaker_names": ["Ann"],
+    }
+
+    def reference(sample: bytes) -> dict[str, list[str]]:
+        url = f"data:audio/wav;base64,{base64.b64encode(sample).decode()}"
+        return {"known_speaker_references": [url]}
+
+    sample = wav(high(SENTENCES[0]))
+    events = list(client.audio.transcriptions.create(**asked, **reference(sample), stream=True))
+    segments = [event for event in events if event.type == "transcript.text.segment"]
+    assert [segment.speaker for segment in segments] == ["A", "Ann"]
+    assert events[-1].text.split() == " ".join(segment.text for segment in segments).split()
+    assert segments[-1].end <= events[-1].usage.seconds + 0.1
+    with pytest.raises(openai.BadRequestError, match="2 to 10 s") as refused:
+        client.audio.transcriptions.create(**asked, **reference(wav(silence(1.0))))
+    assert refused.value.param == "known_speaker_references[0]"
 
 
 @pytest.mark.parametrize(
