@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 from antiphon.vocoder.v1 import recognition_service_pb2_grpc as pb_grpc
@@ -15,6 +17,8 @@ from antiphon_vocoder.recognition.config import RecognitionSettings
 from antiphon_vocoder.recognition.service import RecognitionRuntime
 
 SERVICE = "antiphon.vocoder.v1.RecognitionService"
+LIMITS: dict[str, Any] = {"stream_idle_seconds": 20.0, "max_file_seconds": 120.0}
+"""Settings of every server here."""
 
 
 class RecognitionServer:
@@ -51,20 +55,36 @@ class RecognitionServer:
         await self.runtime.stop(5.0)
 
 
+@contextmanager
+def served(settings: RecognitionSettings) -> Iterator[RecognitionServer]:
+    """A server for the block."""
+    server = RecognitionServer(settings)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@asynccontextmanager
+async def stub_of(server: RecognitionServer) -> AsyncIterator[pb_grpc.RecognitionServiceStub]:
+    """Calls of the server on the running loop."""
+    channel = open_channel(f"127.0.0.1:{server.port}")
+    try:
+        yield pb_grpc.RecognitionServiceStub(channel)
+    finally:
+        await channel.close()
+
+
 @pytest.fixture(scope="session")
 def recognition_server() -> Iterator[RecognitionServer]:
-    server = RecognitionServer(
-        RecognitionSettings(stream_idle_seconds=20.0, max_file_seconds=120.0)
-    )
-    server.start()
-    yield server
-    server.stop()
+    with served(RecognitionSettings(**LIMITS)) as server:
+        yield server
 
 
 @pytest.fixture
 async def stub(
     recognition_server: RecognitionServer,
 ) -> AsyncIterator[pb_grpc.RecognitionServiceStub]:
-    channel = open_channel(f"127.0.0.1:{recognition_server.port}")
-    yield pb_grpc.RecognitionServiceStub(channel)
-    await channel.close()
+    async with stub_of(recognition_server) as made:
+        yield made

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from antiphon.vocoder.v1 import recognition_service_pb2_grpc as pb_grpc
-from antiphon_core.rpc.channel import open_channel
 from antiphon_vocoder.recognition.config import RecognitionSettings
 
 from bench.whisper_checkpoints import converted_checkpoint
 from tests.rpc.recognition import test_files, test_streaming
-from tests.rpc.recognition.conftest import RecognitionServer
+from tests.rpc.recognition.conftest import LIMITS, RecognitionServer, served, stub_of
 from tests.rpc.recognition.live import audio_requests, of, recognise, word_error_rate
 from tests.unit.recognition.piper_speech import SENTENCES, pcm16, silence, speak
 
@@ -33,21 +32,16 @@ CONTRACT: list[Callable[[Any], Awaitable[None]]] = [
 @pytest.fixture(scope="module")
 def torch_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecognitionServer]:
     directory = converted_checkpoint(tmp_path_factory.mktemp("tiny"))
-    server = RecognitionServer(
-        RecognitionSettings(model_dir=directory, stream_idle_seconds=20.0, max_file_seconds=120.0)
-    )
-    server.start()
-    yield server
-    server.stop()
+    with served(RecognitionSettings(model_dir=directory, **LIMITS)) as server:
+        yield server
 
 
 @pytest.fixture
 async def torch_stub(
     torch_server: RecognitionServer,
 ) -> AsyncIterator[pb_grpc.RecognitionServiceStub]:
-    channel = open_channel(f"127.0.0.1:{torch_server.port}")
-    yield pb_grpc.RecognitionServiceStub(channel)
-    await channel.close()
+    async with stub_of(torch_server) as made:
+        yield made
 
 
 @pytest.mark.parametrize("contract", CONTRACT, ids=lambda contract: contract.__name__)
