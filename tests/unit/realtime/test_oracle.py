@@ -21,6 +21,7 @@ from walk import Walk, check, judge, shorten
 
 RUNS = 10_000
 BLOCKS = 10
+LONG_RUNS, LONG_STEPS = 2_000, 200
 FAULT_RUNS = 400
 """Walks within which a planted fault has to be found."""
 
@@ -28,6 +29,11 @@ FAULT_RUNS = 400
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_random_walks_satisfy_the_oracle(block: int) -> None:
     check(range(block * RUNS // BLOCKS, (block + 1) * RUNS // BLOCKS))
+
+
+@pytest.mark.slow
+def test_long_walks_satisfy_the_oracle() -> None:
+    check(range(LONG_RUNS), range(LONG_STEPS))
 
 
 def test_the_same_seed_gives_the_same_log() -> None:

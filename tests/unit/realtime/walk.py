@@ -265,9 +265,9 @@ def judge(seed: int, steps: Sequence[int] = range(STEPS)) -> Walk | None:
     return None
 
 
-def shorten(seed: int) -> tuple[list[int], Walk]:
+def shorten(seed: int, given: Sequence[int] = range(STEPS)) -> tuple[list[int], Walk]:
     """The fewest steps found that still break a rule, and their walk."""
-    steps = list(range(STEPS))
+    steps = list(given)
     found = judge(seed, steps)
     assert found is not None
     size = len(steps) // 2
@@ -283,10 +283,10 @@ def shorten(seed: int) -> tuple[list[int], Walk]:
     return steps, found
 
 
-def check(seeds: Sequence[int]) -> None:
+def check(seeds: Sequence[int], given: Sequence[int] = range(STEPS)) -> None:
     """Runs walks; fails with the seed, the shortened steps and their log."""
     for seed in seeds:
-        if judge(seed) is not None:
-            steps, walk = shorten(seed)
+        if judge(seed, given) is not None:
+            steps, walk = shorten(seed, given)
             log = "\n".join(walk.log)
             raise AssertionError(f"seed {seed}, steps {steps}:\n{log}")
