@@ -25,10 +25,10 @@ FORMS = (
     "Thank you, {name}.",
     "{name} lives at number seventeen on the main street.",
     "The answer of {name} was short: no, not today.",
-    "At half past six, {name} took the bus to the harbour.",
+    "At half past six, {name} took the bus to the market.",
     "Would {name} like a glass of water?",
 )
-SENTENCES = [form.format(name=name) for form, name in product(FORMS, NAMES)]
+SENTENCES = [form.format(name=name) for name, form in product(NAMES, FORMS)]
 CI_SENTENCES = SENTENCES[::13]
 PAUSE = np.zeros(int(0.6 * HEARD_RATE), np.float32)
 HEARD_AT_ONCE = 27 * HEARD_RATE
