@@ -147,9 +147,10 @@ def test_a_checkpoint_of_another_kind_is_refused(
     with pytest.raises(FailedPrecondition, match="does not load") as caught:
         Ge2eEmbedder(path)
     assert caught.value.reason == "SPEAKER_MODEL_MISSING"
-    path.write_bytes(b"PK\x03\x04 a zip file")
-    with pytest.raises(UnreadableCheckpoint):
-        read_tensors(path, "model_state")
+    for other in (b"PK\x03\x04 a zip file", pickle.dumps(Forbidden(), 2)):
+        path.write_bytes(other)
+        with pytest.raises(UnreadableCheckpoint):
+            read_tensors(path, "model_state")
     assert capsys.readouterr().out == ""
 
 

@@ -58,7 +58,7 @@ def read_tensors(path: Path, section: str) -> dict[str, NDArray[np.float32]]:
     """
     with path.open("rb") as file:
         try:
-            if pickle.Unpickler(file).load() != _MAGIC:
+            if _Unpickler(file).load() != _MAGIC:
                 raise UnreadableCheckpoint(f"{path.name} is no torch checkpoint of this format")
             for _ in ("protocol", "system"):
                 _Unpickler(file).load()
