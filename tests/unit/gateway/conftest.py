@@ -25,7 +25,7 @@ def postgres() -> Iterator[Server]:
 async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Storage]:
     """An open store."""
     url = request.getfixturevalue("postgres").url if request.param == "postgresql" else ""
-    made = Storage(StoreSettings(directory=tmp_path, url=url))
+    made = Storage(StoreSettings(directory=tmp_path, url=url, timeout_seconds=30.0))
     await made.store.open()
     yield made
     await made.close()
