@@ -52,6 +52,12 @@ def test_a_centroid_follows_its_voice() -> None:
     assert other(at(0)) @ other(at(60)) < SAME, "alone, the last would be another"
 
 
+def test_a_long_segment_must_be_more_alike() -> None:
+    for seconds, label in ((1.6, "A"), (4.0, "A"), (6.6, "B"), (60.0, "B")):
+        tracker = SpeakerTracker(SAME, 8, rise=0.02)
+        assert tracker.labels([at(0), at(40, seconds)]) == ["A", label], "cosine 0.766"
+
+
 def test_what_cannot_be_told_has_the_speaker_before_it() -> None:
     tracker = SpeakerTracker(SAME, 8)
     short = Voice(0.3)
@@ -148,6 +154,7 @@ def test_without_a_model_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPat
 class BrokenEmbedder:
     name = "broken"
     same_voice = 0.5
+    rise = 0.0
 
     def embed(self, audio: np.ndarray) -> Embedding:
         raise RuntimeError("the model is broken")

@@ -13,6 +13,8 @@ from antiphon_vocoder.recognition.speakers.embedder import Embedding
 MOST_SPEAKERS = len(string.ascii_uppercase)
 NEW_SECONDS = 1.0
 """Voice that a new speaker needs: a shorter segment's is too vague to open one."""
+_SHORT_SECONDS = 1.6
+_LONGEST_RISE = 5.0
 _MOST_WEIGHT = 60.0
 """Seconds after which a centroid follows further voice as a moving mean."""
 
@@ -52,10 +54,11 @@ class SpeakerTracker:
     """The speakers of one stream or file. The same voices in the same order have the same labels.
 
     Args:
-        same_voice: cosine from which a voice is a centroid's.
+        same_voice: cosine from which the voice of a segment of at most 1.6 s is a centroid's.
         most: speakers that are labelled, known ones included; a further voice is the nearest's,
             as is an unknown one that is short.
         known: embeddings of the known speakers by name.
+        rise: by how much that cosine rises with each further second, up to 5 s of them.
     """
 
     def __init__(
@@ -63,8 +66,11 @@ class SpeakerTracker:
         same_voice: float,
         most: int,
         known: Mapping[str, Embedding] | None = None,
+        *,
+        rise: float = 0.0,
     ) -> None:
         self._same_voice = same_voice
+        self._rise = rise
         self._most = most
         self._centroids = [_Centroid(name, mean, 1.0, True) for name, mean in (known or {}).items()]
         taken = {centroid.label for centroid in self._centroids}
@@ -88,7 +94,8 @@ class SpeakerTracker:
             cosine = float(centroid.mean @ voice)
             if cosine > likeness:
                 nearest, likeness = centroid, cosine
-        if nearest is not None and likeness >= self._same_voice:
+        longer = min(max(0.0, seconds - _SHORT_SECONDS), _LONGEST_RISE)
+        if nearest is not None and likeness >= self._same_voice + self._rise * longer:
             nearest.add(voice, seconds)
             return nearest.label
         has_room = len(self._centroids) < self._most

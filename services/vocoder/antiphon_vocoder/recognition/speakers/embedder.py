@@ -18,7 +18,9 @@ class Embedder(Protocol):
 
     name: str
     same_voice: float
-    """Cosine from which a segment's voice is that of a centroid."""
+    """Cosine from which the voice of a segment of at most 1.6 s is that of a centroid."""
+    rise: float
+    """By how much that cosine rises with each further second of the segment, up to 5 s of them."""
 
     def embed(self, audio: NDArray[np.float32]) -> Embedding:
         """The voice of audio (n,) at 16 kHz in -1..1.

@@ -37,6 +37,8 @@ class ExportedEmbedder:
         FailedPrecondition: it does not load or run, or its shapes or metadata are others.
     """
 
+    rise = 0.0
+
     def __init__(self, path: Path, same_voice: float | None = None) -> None:
         self.name = path.name
         self.same_voice = SAME_VOICE if same_voice is None else same_voice

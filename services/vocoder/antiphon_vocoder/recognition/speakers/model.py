@@ -78,7 +78,9 @@ class SpeakerModel:
         """
         embedder = self._loaded()
         same_voice = embedder.same_voice if self._same_voice is None else self._same_voice
-        return SpeakerTracker(same_voice, options.most, enrol(options.known, embedder))
+        return SpeakerTracker(
+            same_voice, options.most, enrol(options.known, embedder), rise=embedder.rise
+        )
 
     def submit(self, options: SpeakerOptions) -> Future[SpeakerTracker]:
         """``tracker`` on a thread of its own: decoding and loading take their time."""
