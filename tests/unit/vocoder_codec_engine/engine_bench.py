@@ -18,6 +18,7 @@ from antiphon_vocoder.codec_messages import (
     CloseCodecStream,
     CodecDelivered,
     CodecEngineConfig,
+    CodecEngineReady,
     FlushStream,
     HopsFailed,
     OpenCodecStream,
@@ -60,14 +61,14 @@ class Bench:
     """A loop over one codec.
 
     Args:
-        booted: as the process comes up, with measured rungs and the real clock, instead of bound
-            to the given rungs.
+        booted: as the process comes up, with the real clock, instead of bound to the given rungs.
 
     Attributes:
         samples: decoded samples of each stream by key.
         codes: encoded codes of each stream by key.
         ended, failed: keys of streams that are over.
         steps: every step's message.
+        rungs: rows that steps may have; a boot leaves out what is slower than real time here.
     """
 
     def __init__(
@@ -93,11 +94,11 @@ class Bench:
         self.codebooks: dict[tuple[int, int], int] = {}
         settings = engine_config(rungs=list(rungs), slots=slots, **config)
         endpoint: Any = self
-        scheduler = StepScheduler(rungs, costs or {}, settings.peer_wait_seconds)
+        self.rungs = list(rungs)
         if booted:
             settings = msgspec.structs.replace(settings, codecs=["fake=nowhere"])
             self.loop = boot(endpoint, settings, lambda *_: codec)
-            self.loop._scheduler = scheduler
+            self.loop._scheduler = StepScheduler(self.rungs, {}, settings.peer_wait_seconds)
             self.runner = self.loop._runners["fake"]
             return
         plans = hop_plans(codec, settings)
@@ -105,6 +106,7 @@ class Bench:
         self.runner = CodecRunner("fake", codec, device, slots=slots, plans=plans)
         for rung in rungs if record else ():
             self.runner.bind(rung, timed=False)
+        scheduler = StepScheduler(rungs, costs or {}, settings.peer_wait_seconds)
         self.loop = CodecLoop(
             endpoint,
             device,
@@ -132,6 +134,8 @@ class Bench:
             self.ended += [(slot, generation) for slot, generation, _ in message.streams]
         elif isinstance(message, HopsFailed):
             self.failed += message.streams
+        elif isinstance(message, CodecEngineReady):
+            self.rungs = message.rungs
 
     def open(
         self, slot: int, *, stage: Stage = Stage.DECODE, codebooks: int = CODEBOOKS

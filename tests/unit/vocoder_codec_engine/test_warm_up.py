@@ -16,11 +16,12 @@ from antiphon_vocoder.codec.registry import load
 from antiphon_vocoder.codec_engine.bound import BoundStep
 from antiphon_vocoder.codec_messages import Stage
 from engine_bench import Bench
+from torch.nn import functional
 from unit.vocoder_codec.small_codecs import WRITERS
 
 from bench.random_codec import random_mimi
 
-RUNGS = (3, 5)
+RUNGS = (7, 9)
 """No other test has them: what their shapes need cannot be there already."""
 COMPILED = "create:cache_miss"
 """How oneDNN tells that it built a primitive instead of finding it in its cache."""
@@ -80,25 +81,27 @@ def test_nothing_is_made_after_readiness(
     codec = load(tmp_path)
     with torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON_CREATION):
         bench = Bench(codec, slots=RUNGS[-1], rungs=RUNGS, booted=True, **RAMP)
-        at_boot = capfd.readouterr().out.count(COMPILED)
+        capfd.readouterr()
         runner = bench.runner
         ladder = {(key.stage, key.frames, rows) for key, rows in runner._bound}
         modules = set(sys.modules)
         monkeypatch.setattr(BoundStep, "__init__", _no_more_steps)
         for stage, plan in runner.plans.items():
-            for rows in RUNGS:
+            for rows in bench.rungs:
                 for size in plan.sizes:
                     stream_together(bench, stage, rows, plan.boundary(0) + size)
         since = capfd.readouterr().out.count(COMPILED)
+        length = 500 + ord(family[0])
+        functional.conv1d(torch.ones(9, 32, length), torch.ones(32, 32, 31))
+        other = capfd.readouterr().out.count(COMPILED)
     assert {(step.stage, step.frames, step.rows) for step in bench.steps} == ladder
     assert len(bench.ended) == sum(
-        rows * len(plan.sizes) for plan in runner.plans.values() for rows in RUNGS
+        rows * len(plan.sizes) for plan in runner.plans.values() for rows in bench.rungs
     )
     assert (runner.graph_misses, runner.retried_steps, bench.failed) == (0, 0, [])
     assert set(sys.modules) == modules
-    # Without a convolution that oneDNN takes there is nothing to build: DAC's here are too small.
-    assert at_boot > 0 or family == "dac"
     assert since == 0
+    assert other > 0, "what is built is not seen here"
 
 
 def _no_more_steps(*_: object) -> None:
@@ -113,7 +116,7 @@ def test_the_first_hop_costs_what_later_ones_cost() -> None:
     for _ in range(5):
         bench = Bench(codec, slots=4, rungs=(1, 4), booted=True, **RAMP)
         for stage, plan in bench.runner.plans.items():
-            for rows in (1, 4):
+            for rows in bench.rungs:
                 seconds = []
                 for _ in range(15):
                     started = time.process_time()
@@ -122,5 +125,5 @@ def test_the_first_hop_costs_what_later_ones_cost() -> None:
                 ratio = seconds[0] / statistics.median(seconds[1:])
                 ratios.setdefault((stage, rows), []).append(ratio)
     found = {key: statistics.median_low(values) for key, values in ratios.items()}
-    assert len(found) == 4
+    assert {stage for stage, _ in found} == {Stage.DECODE, Stage.ENCODE}
     assert max(found.values()) <= 1.2, found
