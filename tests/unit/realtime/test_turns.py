@@ -163,6 +163,18 @@ def test_a_turn_that_interrupts_takes_the_place_of_one_that_waits(bench: Bench) 
     assert message_texts(bench.plan)[-1] == ("user", "first\nsecond\nthird")
 
 
+def test_speech_that_interrupts_starts_no_reply_that_waited(bench: Bench) -> None:
+    bench.update(audio={"input": {"turn_detection": {"interrupt_response": False}}})
+    bench.turn("first")
+    bench.reply("Well", end=False)
+    bench.turn("second")
+    bench.update(audio={"input": {"turn_detection": {"interrupt_response": True}}})
+    start = bench.state.buffer.end_ms
+    bench.append(1.5)
+    sent = bench.start_speech(start)
+    assert "response.done" in kinds(sent) and "response.created" not in kinds(sent)
+
+
 def test_a_turn_may_span_several_utterances(bench: Bench) -> None:
     bench.append(40)
     bench.start_speech(0)

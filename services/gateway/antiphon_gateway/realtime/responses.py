@@ -68,18 +68,21 @@ def answer_silence(state: SessionState) -> None:
         _begin(state, _to_conversation(state, None))
 
 
+def interrupt(state: SessionState) -> None:
+    """Ends the active response for the user's turn; the reply that waits for its end is dropped."""
+    state.reply_waits = None
+    if state.active is not None:
+        cancel(state, state.active, "turn_detected")
+
+
 def answer_turn(state: SessionState, item_id: str, *, interrupts: bool) -> None:
     """Starts the response to a committed turn, now or after the active one."""
     if state.draining:
         return
-    if state.active is not None:
-        if not interrupts:
-            state.reply_waits = item_id
-            return
-        # Else the end of the active one would start the reply that waits.
-        state.reply_waits = None
-        cancel(state, state.active, "turn_detected")
-    state.reply_waits = None
+    if state.active is not None and not interrupts:
+        state.reply_waits = item_id
+        return
+    interrupt(state)
     response = _to_conversation(state, item_id)
     prepared = None
     if state.speculation is not None and not response.awaits:

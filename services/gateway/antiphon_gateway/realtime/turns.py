@@ -74,9 +74,8 @@ def speech_began(state: SessionState, heard: inputs.SpeechBegan) -> None:
     state.idle_from = None
     state.send(events.SpeechStarted(audio_start_ms=start_ms, item_id=state.turn.item_id))
     if detection.interrupt_response:
-        if state.active is not None:
-            responses.cancel(state, state.active, "turn_detected")
-        elif playing.is_playing(state):
+        responses.interrupt(state)
+        if playing.is_playing(state):
             playing.interrupt(state)
 
 
