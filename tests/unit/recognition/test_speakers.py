@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import queue
+import time
 import wave
 from itertools import pairwise
 
@@ -182,8 +183,10 @@ def test_finals_have_labels_also_those_that_were_heard_ahead(speakers: SpeakerMo
     for number, audio in enumerate(parts):
         if number == 1:
             passes.submit_ahead(7, Pause(number, first, audio))
-            while passes.heard(7, Pause(number, first, audio)) == (False, None):
-                pass
+            limit = time.monotonic() + 20
+            while not passes.heard(7, Pause(number, first, audio))[0]:
+                assert time.monotonic() < limit
+                time.sleep(0.002)
         passes.submit_final(7, Utterance(number, first, audio, first, first + len(audio), ""))
         first += len(audio)
     labels = [final.segments[0].speaker for final in finals(sent, 3)]
