@@ -27,8 +27,8 @@ from antiphon_vocoder.codec.cosine import CosineCodebook, CosineQuantizer
 from antiphon_vocoder.codec.products import Products
 from antiphon_vocoder.codec.state import SlotState
 from antiphon_vocoder.codec.steps import depth_of, frames_of_codes, frames_of_pcm
+from antiphon_vocoder.codec.streamed import StreamedCodec
 from antiphon_vocoder.codec.weights import CodecWeights
-from antiphon_vocoder.codec.whole import decode_whole, encode_whole
 
 DILATIONS = (1, 3, 9)
 KERNEL = 7
@@ -137,7 +137,7 @@ class _Stack:
         return Snake(self._weights.tensor(f"{name}.alpha", (1, channels, 1)), self._products)
 
 
-class Dac:
+class Dac(StreamedCodec):
     """A loaded DAC; see :class:`antiphon_vocoder.codec.contract.Codec`.
 
     Where a ratio is odd, a clip of whole frames lacks a few samples at its end (24 kHz: 8);
@@ -146,7 +146,7 @@ class Dac:
 
     def __init__(self, weights: CodecWeights, products: Products) -> None:
         shape = _read_shape(weights)
-        self._products = products
+        super().__init__(products)
         self._hidden_size = shape.hidden_size
         self._quantizer = _read_quantizer(weights, shape, products)
         self._decoder_layout = CarryLayout()
@@ -165,24 +165,6 @@ class Dac:
             encode_lookahead_samples=self._ahead * shape.hop,
             encode_lookahead_fill=math.nan,
         )
-
-    @property
-    def device(self) -> torch.device:
-        """Where weights, states and inputs live."""
-        return self._products.device
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return self._products.placed_bytes
-
-    def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        """codes (B, k, frames) to pcm (B, samples), whole."""
-        return decode_whole(self, codes)
-
-    def encode(self, pcm: torch.Tensor, codebooks: int | None = None) -> torch.Tensor:
-        """pcm (B, samples) to codes (B, codebooks, frames), whole."""
-        return encode_whole(self, pcm, codebooks)
 
     def decoder_state(self, slots: int, max_frames: int) -> SlotState:
         """Contexts of the convolutions, and how many frames were run."""

@@ -18,11 +18,11 @@ from antiphon_vocoder.codec.products import Products
 from antiphon_vocoder.codec.quantizer import ResidualQuantizer
 from antiphon_vocoder.codec.state import SlotState
 from antiphon_vocoder.codec.steps import depth_of, frames_of_codes, frames_of_pcm
+from antiphon_vocoder.codec.streamed import StreamedCodec
 from antiphon_vocoder.codec.weights import CodecWeights
-from antiphon_vocoder.codec.whole import decode_whole, encode_whole
 
 
-class Encodec:
+class Encodec(StreamedCodec):
     """A loaded EnCodec; see :class:`antiphon_vocoder.codec.contract.Codec`."""
 
     def __init__(self, weights: CodecWeights, products: Products) -> None:
@@ -34,7 +34,7 @@ class Encodec:
         if shape.audio_channels != 1:
             raise ValueError(f"encodec: audio_channels is {shape.audio_channels}; supported: 1")
         sample_rate = config.integer("sampling_rate", 24000)
-        self._products = products
+        super().__init__(products)
         self._quantizer = read_quantizer(weights, shape, sample_rate, products)
         self._decoder_layout = CarryLayout()
         self._decoder = seanet.build_decoder(weights, shape, products, self._decoder_layout)
@@ -49,24 +49,6 @@ class Encodec:
             codebook_size=self._quantizer.size,
             first_hop_frames=max(shape.kernel_size, shape.last_kernel_size) if mirrored else 1,
         )
-
-    @property
-    def device(self) -> torch.device:
-        """Where weights, states and inputs live."""
-        return self._products.device
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return self._products.placed_bytes
-
-    def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        """codes (B, k, frames) to pcm (B, samples), whole."""
-        return decode_whole(self, codes)
-
-    def encode(self, pcm: torch.Tensor, codebooks: int | None = None) -> torch.Tensor:
-        """pcm (B, samples) to codes (B, codebooks, frames), whole."""
-        return encode_whole(self, pcm, codebooks)
 
     def decoder_state(self, slots: int, max_frames: int) -> SlotState:
         """Contexts of the convolutions, and hidden and cell states."""
@@ -98,12 +80,6 @@ class Encodec:
             x = seanet.run(self._decoder, x, carry)
             carry.commit()
             return x.float().flatten(1)
-
-    def decode_flush(
-        self, state: SlotState, rows: torch.Tensor | None, exec_mask: torch.Tensor
-    ) -> torch.Tensor:
-        """Nothing: the samples do not trail."""
-        return torch.zeros(exec_mask.shape[0], 0, device=self.device)
 
     def encode_step(
         self,

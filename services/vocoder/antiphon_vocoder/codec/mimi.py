@@ -16,8 +16,8 @@ from antiphon_vocoder.codec.products import Products
 from antiphon_vocoder.codec.quantizer import ResidualQuantizer
 from antiphon_vocoder.codec.state import SlotState
 from antiphon_vocoder.codec.steps import depth_of, frames_of_codes, frames_of_pcm
+from antiphon_vocoder.codec.streamed import StreamedCodec
 from antiphon_vocoder.codec.weights import CodecWeights
-from antiphon_vocoder.codec.whole import decode_whole, encode_whole
 
 LATENT_STRIDE = 2
 """Transformer positions of one frame."""
@@ -87,7 +87,7 @@ class SplitQuantizer:
         return torch.cat(codes, dim=1)
 
 
-class Mimi:
+class Mimi(StreamedCodec):
     """A loaded Mimi; see :class:`antiphon_vocoder.codec.contract.Codec`."""
 
     def __init__(self, weights: CodecWeights, products: Products) -> None:
@@ -104,7 +104,7 @@ class Mimi:
         weights.leave("layer_scale_initial_scale", "use_streaming", "tie_word_embeddings",
                       "max_position_embeddings")  # fmt: skip
         config.choice("upsample_groups", (shape.hidden_size,), shape.hidden_size)
-        self._products = products
+        super().__init__(products)
         self._layers = layers
         self._quantizer = SplitQuantizer(weights, shape.hidden_size, products)
         self._build_decoder(weights, shape)
@@ -144,24 +144,6 @@ class Mimi:
             pad="replicate",
         )
 
-    @property
-    def device(self) -> torch.device:
-        """Where weights, states and inputs live."""
-        return self._products.device
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return self._products.placed_bytes
-
-    def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        """codes (B, k, frames) to pcm (B, samples), whole."""
-        return decode_whole(self, codes)
-
-    def encode(self, pcm: torch.Tensor, codebooks: int | None = None) -> torch.Tensor:
-        """pcm (B, samples) to codes (B, codebooks, frames), whole."""
-        return encode_whole(self, pcm, codebooks)
-
     def decoder_state(self, slots: int, max_frames: int) -> SlotState:
         """Contexts of the convolutions and rings of the transformer."""
         return self._state(slots, max_frames, self._decoder_transformer, self._decoder_layout)
@@ -199,12 +181,6 @@ class Mimi:
             x = seanet.run(self._decoder, x, carry)
             carry.commit()
             return x.float().flatten(1)
-
-    def decode_flush(
-        self, state: SlotState, rows: torch.Tensor | None, exec_mask: torch.Tensor
-    ) -> torch.Tensor:
-        """Nothing: the samples do not trail."""
-        return torch.zeros(exec_mask.shape[0], 0, device=self.device)
 
     def encode_step(
         self,

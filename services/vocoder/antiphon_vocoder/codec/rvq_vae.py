@@ -22,8 +22,8 @@ from antiphon_vocoder.codec.seanet import Layer, run
 from antiphon_vocoder.codec.spectrum import Analysis, Synthesis
 from antiphon_vocoder.codec.state import SlotState
 from antiphon_vocoder.codec.steps import depth_of, frames_of_codes, frames_of_pcm
+from antiphon_vocoder.codec.streamed import StreamedCodec
 from antiphon_vocoder.codec.weights import CodecWeights
-from antiphon_vocoder.codec.whole import decode_whole, encode_whole
 
 EXPANSION = 4
 NORM_EPS = 1e-6
@@ -88,12 +88,12 @@ class ConvNextBlock:
         return out.view(batch, steps, width).add_(x)
 
 
-class RvqVae:
+class RvqVae(StreamedCodec):
     """A loaded RVQ-VAE; see :class:`antiphon_vocoder.codec.contract.Codec`."""
 
     def __init__(self, weights: CodecWeights, products: Products) -> None:
         config = weights.config
-        self._products = products
+        super().__init__(products)
         self._shape = shape = _read_shape(weights)
         count = config.integer("num_quantizers")
         size = config.integer("codebook_size")
@@ -170,24 +170,6 @@ class RvqVae:
             ConvNextBlock(weights, f"{side}.layers.{index}", width, kernel, self._products, layout)
             for index in range(first, first + self._shape.num_blocks)
         ]
-
-    @property
-    def device(self) -> torch.device:
-        """Where weights, states and inputs live."""
-        return self._products.device
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return self._products.placed_bytes
-
-    def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        """codes (B, k, frames) to pcm (B, samples), whole."""
-        return decode_whole(self, codes)
-
-    def encode(self, pcm: torch.Tensor, codebooks: int | None = None) -> torch.Tensor:
-        """pcm (B, samples) to codes (B, codebooks, frames), whole."""
-        return encode_whole(self, pcm, codebooks)
 
     def decoder_state(self, slots: int, max_frames: int) -> SlotState:
         """Contexts of the blocks, and the last frames and samples of the synthesis."""
