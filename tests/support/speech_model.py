@@ -75,7 +75,7 @@ def speech_model(path: Path) -> Path:
 
 
 def small_codec(path: Path) -> MimiModel:
-    """Saves a random Mimi of the same codes, and gives the model it was saved from."""
+    """Saves a random Mimi of the same codes, whose every layer matters, and gives the model."""
     torch.manual_seed(3)
     config = MimiConfig(
         num_filters=8, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -90,6 +90,9 @@ def small_codec(path: Path) -> MimiModel:
                 tensor.normal_()
             elif name.endswith(("cluster_usage", "initialized")):
                 tensor.fill_(1.0)
+        for name, weight in model.named_parameters():
+            if name.endswith("_layer_scale.scale"):
+                weight.fill_(0.3)
     model.save_pretrained(path)
     return model
 

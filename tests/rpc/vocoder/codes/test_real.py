@@ -14,47 +14,19 @@ from antiphon_core.errors import FailedPrecondition, Unavailable
 from antiphon_core.rpc.streams import open_stream
 from antiphon_vocoder.codec_engine.__main__ import serve
 from codes_bench import serving, speech_codes, speech_config
-from transformers import MimiConfig, MimiModel
-
-FRAME = 1920
-SMALL = {
-    "num_filters": 8,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "head_dim": 16,
-    "intermediate_size": 96,
-    "num_quantizers": 6,
-    "codebook_size": 64,
-    "codebook_dim": 32,
-    "vector_quantization_hidden_dimension": 32,
-    "upsample_groups": 64,
-    "sliding_window": 32,
-}
+from support.speech_model import CODEBOOKS, SIZE, small_codec
+from support.speech_model import FRAME_SAMPLES as FRAME
+from transformers import MimiModel
 
 
 @pytest.fixture(scope="module")
-def oracle() -> MimiModel:
-    torch.manual_seed(3)
-    model = MimiModel(MimiConfig(**SMALL)).eval()
-    with torch.no_grad():
-        for name, tensor in model.named_buffers():
-            if name.endswith("embed_sum"):
-                tensor.normal_()
-            elif name.endswith(("cluster_usage", "initialized")):
-                tensor.fill_(1.0)
-        for name, weight in model.named_parameters():
-            if name.endswith("_layer_scale.scale"):
-                weight.fill_(0.3)
-    return model
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mimi")
 
 
 @pytest.fixture(scope="module")
-def checkpoint(oracle: MimiModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("mimi")
-    oracle.save_pretrained(directory)
-    return directory
+def oracle(checkpoint: Path) -> MimiModel:
+    return small_codec(checkpoint)
 
 
 async def test_a_real_codec_in_its_process(oracle: MimiModel, checkpoint: Path) -> None:
@@ -66,7 +38,7 @@ async def test_a_real_codec_in_its_process(oracle: MimiModel, checkpoint: Path) 
         "codec_threads": 1,
     }
     async with serving(None, **settings) as bench:
-        codes = np.random.default_rng(1).integers(0, 64, (40, 6), dtype=np.int32)
+        codes = np.random.default_rng(1).integers(0, SIZE, (40, CODEBOOKS), dtype=np.int32)
         with torch.no_grad():
             expected = oracle.decode(torch.from_numpy(codes.T[None].astype(np.int64)))[0][0, 0]
         wanted = expected.numpy()
@@ -89,12 +61,12 @@ async def test_a_real_codec_in_its_process(oracle: MimiModel, checkpoint: Path) 
         pcm = np.rint(audio * 32767).astype("<i2")
         padded = np.pad(pcm, (0, 1220)).astype(np.float32) / 32768
         with torch.no_grad():
-            whole = oracle.encode(torch.from_numpy(padded)[None, None], num_quantizers=6)
+            whole = oracle.encode(torch.from_numpy(padded)[None, None], num_quantizers=CODEBOOKS)
         parts = [pcm.tobytes()[start : start + 5001] for start in range(0, 2 * len(pcm), 5001)]
         encoded = await bench.encode(parts)
         assert encoded.finished.sample_count == len(pcm)
         assert encoded.finished.frame_count == 26
-        agree = whole.audio_codes[0].numpy() == np.array(encoded.codes).reshape(-1, 6).T
+        agree = whole.audio_codes[0].numpy() == np.array(encoded.codes).reshape(-1, CODEBOOKS).T
         assert agree.mean() > 0.99
 
         await _death_and_return(bench, codes, alone.data)
