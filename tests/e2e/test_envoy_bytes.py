@@ -120,6 +120,32 @@ async def test_a_plain_503_is_not_tried_again(tmp_path: Path) -> None:
         assert sum(server.served for server in bench.servers) == 1
 
 
+async def test_an_answer_in_one_piece_may_take_minutes(tmp_path: Path) -> None:
+    """Two hundred seconds on a clock a hundred times as fast."""
+    timings = replace(Timings().scaled(0.01), health_timeout_s=3.0)
+    async with edge(tmp_path, timings=timings) as bench, httpx.AsyncClient(timeout=30) as http:
+        answer = await http.post(f"{bench.proxy.url}/v1/silent", content=b"text")
+        assert (answer.status_code, answer.content) == (200, b"text")
+
+
+async def test_the_proxy_answers_errors_of_its_own_in_the_shape_of_the_gateway(
+    tmp_path: Path,
+) -> None:
+    """An answer that came too late, and one that nobody is there to give."""
+    timings = replace(FAST, api_idle_s=0.3)
+    async with edge(tmp_path, timings=timings) as bench, httpx.AsyncClient(timeout=30) as http:
+        url, headers = bench.proxy.url, {"x-request-id": "mine"}
+        answers = [await http.post(f"{url}/v1/silent", headers=headers)]
+        await bench.servers[0].stop()
+        answers.append(await http.post(f"{url}/v1/small", headers=headers))
+    assert [answer.status_code for answer in answers] == [504, 503]
+    for answer in answers:
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-request-id"] == "mine"
+        error = answer.json()["error"]
+        assert (set(error), error["type"]) == ({"message", "type", "param", "code"}, "server_error")
+
+
 async def test_more_connections_than_the_cap_are_refused(tmp_path: Path) -> None:
     async with edge(tmp_path, max_connections=3) as bench:
         port = bench.proxy.plan.edge.port

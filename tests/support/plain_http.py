@@ -8,6 +8,8 @@ import time
 
 FRAMES = 40
 FRAME_S = 0.02
+SILENT_S = 2.0
+"""Before the answer of /v1/silent."""
 
 
 class PlainServer:
@@ -54,6 +56,8 @@ class PlainServer:
             await self._frames(writer)
         else:
             self.served += 1
+            if path == "/v1/silent":
+                await asyncio.sleep(SILENT_S)
             status = b"503 Full" if path == "/v1/overloaded" else b"200 OK"
             writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body)
 

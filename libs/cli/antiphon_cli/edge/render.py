@@ -70,8 +70,10 @@ class Timings:
     """Every time of the proxy, in seconds; 0 is none."""
 
     connect_s: float = 1.0
-    api_idle_s: float = 120.0
-    """Silence on a REST response; the gateway fills it every 15 s."""
+    api_idle_s: float = 630.0
+    """Silence on a REST response. The gateway fills that of a stream every 15 s, but an answer in
+    one piece is silent until it is done: beyond the gateway's request_seconds, whose error is
+    better."""
     grpc_idle_s: float = 0.0
     """Silence on a gRPC call, which may be long in one direction."""
     pages_s: float = 60.0
