@@ -160,7 +160,7 @@ async def test_administration_is_no_grpc_service_of_the_edge(made: Stack) -> Non
 async def test_inner_paths_are_hidden(http: httpx.AsyncClient, path: str) -> None:
     response = await http.get(path)
     assert response.status_code == 404
-    assert not response.content
+    assert response.json()["error"]["message"] == "not found"
 
 
 async def test_browsers_call_by_grpc_web(made: Stack, http: httpx.AsyncClient) -> None:
