@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from antiphon_vocoder.messages import VoiceFile
+from antiphon_vocoder.onnx_session import ModelUnloadable, open_session
 from antiphon_vocoder.tts.graph import NotSplittable, split_decoder
 
 
@@ -47,7 +49,7 @@ class PiperVoice:
             split = split_decoder(file.model_path)
         except NotSplittable as error:
             self.not_splittable = str(error)
-            self._encoder = _session(file.model_path, threads)
+            self._encoder = _session(Path(file.model_path), threads)
             self._decoder = None
             self._boundary: tuple[str, ...] = (self._encoder.get_outputs()[0].name,)
             self._durations = ""
@@ -122,15 +124,8 @@ class PiperVoice:
         return samples[first : first + (stop - start) * self.samples_per_frame]
 
 
-def _session(model: str | bytes, threads: int) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Every clause has its own length: remembered allocation patterns would pile up.
-    options.enable_mem_pattern = False
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
+def _session(model: Path | bytes, threads: int) -> onnxruntime.InferenceSession:
     try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
+        return open_session(model, threads, lengths_vary=True)
+    except ModelUnloadable as error:
         raise ValueError(f"onnxruntime cannot load the voice: {error}") from error

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-import onnxruntime
 from antiphon_core.errors import FailedPrecondition
 from numpy.typing import NDArray
 
+from antiphon_vocoder.onnx_session import ModelUnloadable, open_session
 from antiphon_vocoder.recognition.speakers.embedder import RATE, Embedding, VoiceUnheard, unit
 from antiphon_vocoder.recognition.speakers.fbank import BANDS, Fbank
 
@@ -23,7 +23,6 @@ _WESPEAKER = "wespeaker"
 _FRAMEWORKS = ("3d-speaker", _WESPEAKER)
 _MEAN = "global-mean"
 _LEAST_FRAMES = 50
-_SILENT_LOG_LEVEL = 3
 
 
 class ExportedEmbedder:
@@ -42,15 +41,9 @@ class ExportedEmbedder:
     def __init__(self, path: Path, same_voice: float | None = None) -> None:
         self.name = path.name
         self.same_voice = SAME_VOICE if same_voice is None else same_voice
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = _SILENT_LOG_LEVEL
         try:
-            self._session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime's exceptions have no common base but this
+            self._session = open_session(path, lengths_vary=True)
+        except ModelUnloadable as error:
             raise FailedPrecondition(f"{path} does not load: {error}", field=FIELD) from error
         self._check_shapes()
         metadata = self._session.get_modelmeta().custom_metadata_map
@@ -104,7 +97,7 @@ class ExportedEmbedder:
         noise = np.random.default_rng(0).standard_normal((2 * _LEAST_FRAMES, BANDS))
         try:
             vector = self._run(noise.astype(np.float32))
-        except Exception as error:  # as above
+        except Exception as error:  # onnxruntime's exceptions have no common base but this
             raise FailedPrecondition(f"{self.name} does not run: {error}", field=FIELD) from error
         if not np.isfinite(vector).all():
             self._refuse("answers with numbers that are not finite")

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from antiphon_core.errors import FailedPrecondition
 from numpy.typing import NDArray
 
+from antiphon_vocoder.onnx_session import ModelUnloadable, open_session
 from antiphon_vocoder.recognition.speakers.checkpoint import UnreadableCheckpoint, read_tensors
 from antiphon_vocoder.recognition.speakers.embedder import Embedding, VoiceUnheard, unit
 from antiphon_vocoder.recognition.whisper.features import FFT, HOP, slaney_filters
@@ -34,7 +34,6 @@ _LEVEL = 10 ** (-30 / 20)
 """Root mean square to which quieter audio is raised: -30 dB of full scale."""
 _SILENT = 1e-5
 """Root mean square below which there is nothing to raise."""
-_SILENT_LOG_LEVEL = 3
 
 
 class Ge2eEmbedder:
@@ -58,14 +57,8 @@ class Ge2eEmbedder:
     def __init__(self, path: Path, *, step: int = STEP) -> None:
         try:
             model = _graph(read_tensors(path, _SECTION))
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = 1
-            options.inter_op_num_threads = 1
-            options.log_severity_level = _SILENT_LOG_LEVEL
-            self._session = onnxruntime.InferenceSession(
-                model, options, providers=["CPUExecutionProvider"]
-            )
-        except (OSError, UnreadableCheckpoint, KeyError) as error:
+            self._session = open_session(model, lengths_vary=True)
+        except (OSError, UnreadableCheckpoint, ModelUnloadable, KeyError) as error:
             raise FailedPrecondition(
                 f"the speaker model does not load: {error}", reason="SPEAKER_MODEL_MISSING"
             ) from error

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from antiphon_core.errors import FailedPrecondition
 from numpy.typing import NDArray
 
+from antiphon_vocoder.onnx_session import ModelUnloadable, open_session
 from antiphon_vocoder.recognition.turns.judge import HEARD_SECONDS
 from antiphon_vocoder.recognition.whisper.features import FRAME_RATE, RATE, LogMel
 
@@ -16,7 +16,6 @@ _BANDS = 80
 _FRAMES = HEARD_SECONDS * FRAME_RATE
 _SAMPLES = HEARD_SECONDS * RATE
 _VARIANCE_FLOOR = 1e-7
-_SILENT_LOG_LEVEL = 3
 _FIELD = "recognition.turn_model"
 
 
@@ -37,15 +36,9 @@ class SmartTurnJudge:
     needs_text = False
 
     def __init__(self, path: Path) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = _SILENT_LOG_LEVEL
         try:
-            self._session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime's exceptions have no common base but this
+            self._session = open_session(path)
+        except ModelUnloadable as error:
             raise FailedPrecondition(f"{path} does not load: {error}", field=_FIELD) from error
         inputs = self._session.get_inputs()
         if len(inputs) != 1 or list(inputs[0].shape[1:]) != [_BANDS, _FRAMES]:

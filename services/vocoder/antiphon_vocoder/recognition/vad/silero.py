@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
+from antiphon_vocoder.onnx_session import ModelUnloadable, open_session
 from antiphon_vocoder.recognition.vad.detector import RATE, WINDOW, DetectorState
 
 _PACKAGE = "silero_vad"
 _FILE = "silero_vad_op18_ifless.onnx"
 _CONTEXT = 64
 _WIDTH = 128
-_SILENT_LOG_LEVEL = 3
 
 
 class DetectorUnavailable(Exception):
@@ -47,16 +46,10 @@ class SileroDetector:
     name = "silero"
 
     def __init__(self, path: Path | None = None) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = _SILENT_LOG_LEVEL
         model = path if path is not None else _packaged_model()
         try:
-            self._session = onnxruntime.InferenceSession(
-                str(model), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # onnxruntime's exceptions have no common base but this
+            self._session = open_session(model)
+        except ModelUnloadable as error:
             raise DetectorUnavailable(f"{model.name}: {error}") from error
         self._rate = np.array(RATE, dtype=np.int64)
 
