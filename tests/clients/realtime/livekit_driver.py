@@ -21,6 +21,7 @@ from livekit.plugins import openai
 from speech import RATE, Microphone, question
 
 LIMIT_S = 100
+REPLY_TOKENS = 100
 STORY = "Tell me a very long story about a fox, a raven and a wolf."
 
 
@@ -151,6 +152,8 @@ async def main(address: str, model: str, file: str) -> dict[str, Any]:
             api_key="unused",
             http_session=http,
         )
+        # The plugin's default is no limit; replies are read at the pace of their playback.
+        plugin.update_options(max_response_output_tokens=REPLY_TOKENS)
         session = plugin.session()
         ear = Ear(session)
         await session.update_instructions("Be brief.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import traceback
 from collections import Counter
 from typing import Any
 
@@ -205,8 +206,8 @@ async def main(address: str, model: str, file: str) -> dict[str, Any]:
     try:
         marks = await conversation.run(question(file))
         await asyncio.wait_for(running, LIMIT_S)
-    except TimeoutError as error:
-        problem = repr(error)
+    except TimeoutError:
+        problem = traceback.format_exc()
         await conversation.worker.cancel()
     seen = conversation.seen
     return {
