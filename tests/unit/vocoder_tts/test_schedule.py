@@ -28,8 +28,9 @@ def test_first_audio_comes_before_a_listener_with_slack() -> None:
 
 def test_a_listener_about_to_run_dry_comes_before_first_audio() -> None:
     running, new = stream(0), stream(1, ready_at=10.0)
-    running.note_audio(RATE, now=9.1)
-    assert running.deadline() < new.deadline()
+    # A hop on busy cores may take what the listener has left.
+    running.note_audio(RATE, now=9.9)
+    assert 0.8 < running.slack(10.0) < 1.0
     assert next_stream([running, new], 30.0) is running
 
 
@@ -44,7 +45,8 @@ def test_streams_share_evenly_under_overload() -> None:
         now += 0.1
         chosen.note_audio(int(0.4 * RATE), now)
         chosen.delivered = chosen.produced
-    assert served.max() - served.min() <= 2
+    # The first comers get ahead by the hops that fill their listeners' reserve.
+    assert served.max() - served.min() <= 4
 
 
 def test_unsent_audio_beyond_the_lead_stops_a_stream() -> None:

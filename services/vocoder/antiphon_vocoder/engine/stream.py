@@ -12,6 +12,9 @@ from antiphon_vocoder.tts.trim import SilenceTrimmer
 
 FIRST_AUDIO_SECONDS = 0.150
 """A stream without audio yet is due so long after its first hop could have run."""
+_HOP_SECONDS = 1.0
+"""What a hop and what may run before it can take on busy cores: a listener who runs dry sooner
+comes before one who has heard nothing yet."""
 _FIRST_WINDOWS = (0.35, 0.70)
 _WINDOW_SECONDS = 1.10
 _SHORTEST_LAST_SHARE = 0.5
@@ -140,12 +143,13 @@ class SpeechStream:
         self.produced += sample_count
 
     def deadline(self) -> float:
-        """When the listener runs dry; before first audio, and after silence, when it was ready
-        plus ``FIRST_AUDIO_SECONDS``."""
+        """When the next hop has to begin: ``_HOP_SECONDS`` before the listener runs dry; before
+        first audio, and after silence, when it was ready plus ``FIRST_AUDIO_SECONDS``."""
         due = self.ready_at + FIRST_AUDIO_SECONDS
         if self.first_audio_at is None:
             return due
-        return max(self.first_audio_at + self.produced / self.sample_rate, due)
+        dry_at = self.first_audio_at + self.produced / self.sample_rate
+        return max(dry_at - _HOP_SECONDS, due)
 
 
 def next_stream(streams: Iterable[SpeechStream], lead_seconds: float) -> SpeechStream | None:
