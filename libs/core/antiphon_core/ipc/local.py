@@ -64,7 +64,8 @@ class LocalTransport:
     @property
     def alive(self) -> bool:
         """Whether the thread runs."""
-        return self._thread is not None and self._thread.is_alive()
+        # The thread lives for a moment after it has told its end.
+        return self._thread is not None and self._thread.is_alive() and not self._ended.is_set()
 
     @property
     def pid(self) -> int | None:
