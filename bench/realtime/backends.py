@@ -53,7 +53,7 @@ class QuickRecognizer(ScriptedRecognizer):
         for event in ear.hear(data):
             response.events.add(stream_id=name, message=event)
             if event.HasField("speech_stopped"):
-                final = await self._final(event.speech_stopped.utterance, "")
+                final = await self._final(ear, event.speech_stopped.utterance, "")
                 response.events.add(stream_id=name, message=final)
 
     async def _act(
@@ -76,7 +76,8 @@ class QuickRecognizer(ScriptedRecognizer):
         elif action.message.HasField("turn_detection"):
             ears[name].tune(action.message.turn_detection)
         elif action.message.HasField("flush"):
-            final = await self._final(ears[name].next_utterance(), action.message.flush.tag)
+            ear = ears[name]
+            final = await self._final(ear, ear.next_utterance(), action.message.flush.tag)
             response.events.add(stream_id=name, message=final)
         else:
             await self._hear(name, ears[name], action.message.audio, response)
