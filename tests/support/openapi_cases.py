@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import schemathesis
@@ -46,10 +46,12 @@ class Cases:
     Args:
         url: base of the server.
         changes: fields that every second allowed JSON body gets where it has them.
+        bounds: for a path, fields that every allowed JSON body gets where it has none.
     """
 
     url: str
     changes: dict[str, Any]
+    bounds: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         schema = schemathesis.openapi.from_url(f"{self.url}/openapi.json")
@@ -97,7 +99,9 @@ class Cases:
         @given(case=operation.as_strategy(mode, headers=_HEADERS))
         def asked(case: Case) -> None:
             if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
-                case.body = self._sensible(case.body)
+                body = self._sensible(case.body)
+                bounds = self.bounds.get(case.path, {}).items()
+                case.body = body | {name: bound for name, bound in bounds if body.get(name) is None}
             response = case.call(base_url=self.url, timeout=TIMEOUT_S)
             self.statuses[response.status_code] += 1
             is_stream = "text/event-stream" in str(response.headers.get("content-type"))
