@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from antiphon_vocoder.codec.contract import CodecSpec
+from antiphon_vocoder.codec.placed import PlacedCodec
 from antiphon_vocoder.codec.products import Products
 from antiphon_vocoder.codec.quantizer import ResidualQuantizer
 from antiphon_vocoder.codec.recurrent import read_lstm
@@ -28,7 +29,7 @@ LEAST_SCALE = 1e-8
 Layer = Callable[[torch.Tensor], torch.Tensor]
 
 
-class ChunkedEncodec:
+class ChunkedEncodec(PlacedCodec):
     """A loaded EnCodec of overlapping chunks; see :class:`antiphon_vocoder.codec.contract.Codec`.
 
     Codes of a clip are those of its chunks, one after another, each chunk of ``chunk_frames``;
@@ -61,7 +62,7 @@ class ChunkedEncodec:
                 f"encodec: a chunk of {self.chunk_samples} samples with an overlap of {overlap}; "
                 f"expected a multiple of {shape.hop} samples and an overlap of 0 to below 1"
             )
-        self._products = products
+        super().__init__(products)
         self._quantizer = quantizer
         self._encoder = _build_encoder(weights, shape, products)
         self._decoder = _build_decoder(weights, shape, products)
@@ -78,16 +79,6 @@ class ChunkedEncodec:
             streams_decode=False,
             streams_encode=False,
         )
-
-    @property
-    def device(self) -> torch.device:
-        """Where weights and inputs live."""
-        return self._products.device
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return self._products.placed_bytes
 
     def encode(self, pcm: torch.Tensor, codebooks: int | None = None) -> torch.Tensor:
         """As :meth:`encode_scaled`, the codes only."""

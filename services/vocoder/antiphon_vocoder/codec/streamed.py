@@ -5,30 +5,17 @@ from __future__ import annotations
 import torch
 
 from antiphon_vocoder.codec.contract import Codec
-from antiphon_vocoder.codec.products import Products
+from antiphon_vocoder.codec.placed import PlacedCodec
 from antiphon_vocoder.codec.state import SlotState
 from antiphon_vocoder.codec.whole import decode_whole, encode_whole
 
 
-class StreamedCodec:
+class StreamedCodec(PlacedCodec):
     """Base of the codecs that stream both ways; see :class:`Codec`, which subclasses complete.
 
     Args:
         products: where and how the layers are computed.
     """
-
-    def __init__(self, products: Products) -> None:
-        self._products = products
-
-    @property
-    def device(self) -> torch.device:
-        """Where weights, states and inputs live."""
-        return self._products.device
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return self._products.placed_bytes
 
     def decode(self: Codec, codes: torch.Tensor) -> torch.Tensor:
         """codes (B, k, frames) to pcm (B, samples), whole."""
