@@ -122,6 +122,8 @@ class Generation:
         self._wake = wake or self._ready.set
         self._admitted: set[int] = set()
         self._accepted = False
+        self._accepts_late = False
+        """Whether it failed after its first text and before the reader came for it."""
         self._completed = False
         self._prompt_scores: list[TopLogprobs | None] | None = None
         self._failures: dict[int, AntiphonError] = {}
@@ -217,6 +219,7 @@ class Generation:
         """Ends the whole request with an error; text that has come is still delivered."""
         if not self.live:
             return
+        self._accepts_late = self._may_accept() and self.usage.output_tokens > 0
         self.error = error
         self._close(error.reason.lower())
 
@@ -292,7 +295,7 @@ class Generation:
         token waits in the queue.
         """
         if self.error is not None:
-            return False
+            return self._accepts_late
         if self.prepared.sampling.prompt_logprobs >= 0 and self._prompt_scores is None:
             return any(choice.reason for choice in self.choices)
         answered = (
