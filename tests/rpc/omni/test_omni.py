@@ -166,6 +166,19 @@ async def test_the_sdk_hears_the_exact_samples(omni: OmniBench) -> None:
     assert chunks[-1].usage == whole.usage
 
 
+async def test_equal_seeds_give_equal_bytes_in_company_and_other_seeds_do_not(
+    omni: OmniBench,
+) -> None:
+    """The seed is the key of the draws: nothing random is shared by rows or slots."""
+    seeds = [7, 1, 7, 7, 2, 7, 3, 7]
+    answers = await asyncio.gather(*(omni.chat(max_tokens=48, seed=seed) for seed in seeds))
+    heard: dict[int, set[str]] = {seed: set() for seed in seeds}
+    for seed, answer in zip(seeds, answers, strict=True):
+        heard[seed].add(answer.json()["choices"][0]["message"]["audio"]["data"])
+    assert [len(heard[seed]) for seed in (7, 1, 2, 3)] == [1] * 4
+    assert len(set.union(*heard.values())) == 4
+
+
 async def test_formats_choices_and_the_note(omni: OmniBench) -> None:
     audio = {"voice": "nobody", "format": "wav"}
     response = await omni.chat(audio=audio, n=2, max_tokens=60, **SEED)
