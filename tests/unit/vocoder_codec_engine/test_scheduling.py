@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from antiphon_vocoder.codec_engine import runner
 from antiphon_vocoder.codec_engine.scheduler import StepScheduler
 from antiphon_vocoder.codec_engine.stream import StepKey
 from antiphon_vocoder.codec_messages import CodecStats, Stage
@@ -171,6 +174,55 @@ def test_one_bad_row_fails_alone_and_the_rest_is_run_again() -> None:
     # The slot serves again.
     codes = random_codes(77, 9)
     np.testing.assert_allclose(bench.speak(2, codes), whole(codec, codes), atol=1e-6)
+
+
+def test_a_failure_that_does_not_come_again_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = FakeCodec(delay=8)
+    bench = Bench(codec)
+    spoken = {bench.open(slot): random_codes(slot, 11) for slot in range(5)}
+    step = codec.decode_step
+    failures = [RuntimeError("once")]
+
+    def fails_once(*args: Any) -> torch.Tensor:
+        pcm = step(*args)
+        if failures:
+            raise failures.pop()
+        return pcm
+
+    monkeypatch.setattr(codec, "decode_step", fails_once)
+    for key, codes in spoken.items():
+        bench.push(key, codes)
+        bench.flush(key)
+    bench.turns()
+    assert (bench.failed, bench.runner.retried_steps) == ([], 1)
+    assert sorted(bench.ended) == sorted(spoken)
+    for key, codes in spoken.items():
+        np.testing.assert_allclose(bench.heard(key), whole(codec, codes), atol=1e-6)
+
+
+def test_a_step_that_finds_no_memory_fails_its_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(FakeCodec(first_hop_frames=7), rungs=(4,))
+    running = bench.open(0)
+    codes = random_codes(1, 13)
+    bench.push(running, codes[:9])
+    bench.turns()
+
+    def no_room(*args: Any) -> None:
+        raise torch.OutOfMemoryError("scripted")
+
+    # Three frames are shorter than a first hop: their step is not in the ladder.
+    monkeypatch.setattr(runner, "BoundStep", no_room)
+    short = [bench.open(slot) for slot in (1, 2)]
+    for key in short:
+        bench.push(key, random_codes(key[0], 3))
+        bench.flush(key)
+    bench.turns()
+    assert sorted(bench.failed) == short
+    bench.push(running, codes[9:])
+    bench.flush(running)
+    bench.turns()
+    assert bench.ended == [running]
+    np.testing.assert_allclose(bench.heard(running), whole(bench.codec, codes), atol=1e-6)
 
 
 def test_output_that_is_not_finite_fails_its_stream_alone() -> None:

@@ -122,16 +122,17 @@ class CodecRunner:
         self._zero_fresh(step.streams)
         values = [stream.take() for stream in step.streams]
         slots = [stream.slot for stream in step.streams]
-        bound = self._bound.get((step.key, step.rung)) or self._unbound(step)
+        if (step.key, step.rung) not in self._bound:
+            self.graph_misses += 1
         try:
-            outputs = bound.launch(values, slots)
+            outputs = self._step_of(step).launch(values, slots)
         except Exception as error:
             if is_fatal(error):
                 raise
             log.warning("codec_step_failed", key=str(step.key), rows=len(slots), error=str(error))
             self.retried_steps += 1
-            again = [_alone(bound, value, slot) for value, slot in zip(values, slots, strict=True)]
-            outputs = _settled(again)
+            rows = zip(values, slots, strict=True)
+            outputs = _settled([self._alone(step, value, slot) for value, slot in rows])
         return lambda: [
             _cut(output, stream, step.key, self.codec)
             for output, stream in zip(outputs(), step.streams, strict=True)
@@ -150,10 +151,23 @@ class CodecRunner:
         with torch.inference_mode():
             state.reset(torch.tensor(rows, dtype=torch.int64, device=self._device.device))
 
-    def _unbound(self, step: PlannedStep) -> BoundStep:
-        """A step outside the ladder, such as the only hop of a stream shorter than a first hop."""
-        self.graph_misses += 1
-        return BoundStep(self._device, self.codec, self.states[step.key.stage], step.key, step.rung)
+    def _step_of(self, step: PlannedStep) -> BoundStep:
+        """Of the ladder, or one that is made now: the only hop of a stream shorter than a first
+        hop, for example, which may find no memory."""
+        made = self._bound.get((step.key, step.rung))
+        if made is not None:
+            return made
+        state = self.states[step.key.stage]
+        return BoundStep(self._device, self.codec, state, step.key, step.rung)
+
+    def _alone(self, step: PlannedStep, value: NDArray[Any], slot: int) -> NDArray[Any] | Exception:
+        """One row of a step that raised; it may not raise for this one."""
+        try:
+            return self._step_of(step).launch([value], [slot])()[0]
+        except Exception as error:
+            if is_fatal(error):
+                raise
+            return error
 
 
 def _seconds(bound: BoundStep) -> float:
@@ -164,15 +178,6 @@ def _seconds(bound: BoundStep) -> float:
         runs += 1
         spent = time.perf_counter() - started
     return spent / runs
-
-
-def _alone(bound: BoundStep, value: NDArray[Any], slot: int) -> NDArray[Any] | Exception:
-    try:
-        return bound.launch([value], [slot])()[0]
-    except Exception as error:
-        if is_fatal(error):
-            raise
-        return error
 
 
 def _settled(outputs: Outputs) -> Callable[[], Outputs]:
