@@ -5,9 +5,11 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from antiphon_vocoder.recognition.detection import Detection
 from antiphon_vocoder.recognition.messages import (
     Audio,
@@ -18,6 +20,7 @@ from antiphon_vocoder.recognition.messages import (
     Start,
     Started,
     Stopped,
+    StreamFailed,
     StreamFinished,
     StreamOptions,
     StreamReady,
@@ -37,6 +40,7 @@ from antiphon_vocoder.recognition.speakers.model import SpeakerModel
 from antiphon_vocoder.recognition.turns.trial import Court
 from antiphon_vocoder.recognition.vad import DetectorSet
 from antiphon_vocoder.recognition.vad.detector import RATE, WINDOW, DetectorState
+from antiphon_vocoder.recognition.vad.energy import EnergyDetector
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -263,6 +267,35 @@ def test_a_judge_that_fails_leaves_the_longest_silence_to_end_the_turn() -> None
     judge.error = RuntimeError("no model")
     (stop,) = (one for one in run_whole([WINDOW], judge).stops if one.utterance == 0)
     assert stop.forced
+
+
+def test_a_detector_that_fails_on_one_stream_ends_that_stream_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    score = EnergyDetector.score
+
+    def fails_near_full_scale(
+        self: EnergyDetector, windows: NDArray[np.float32], states: Sequence[DetectorState]
+    ) -> NDArray[np.float32]:
+        if np.abs(windows).max() > 0.9:
+            raise RuntimeError("scripted")
+        return score(self, windows, states)
+
+    monkeypatch.setattr(EnergyDetector, "score", fails_near_full_scale)
+    bench = Bench(SpanJudge())
+    try:
+        for number, audio in ((1, TALK), (2, [*TALK[:2], tone(4, 0.95)])):
+            bench.open(number, ENERGY)
+            bench.feed(number, audio)
+            bench.detection.command(EndInput(number))
+        bench.rounds(StreamFailed, 2)
+        bench.rounds(StreamFinished, 1)
+        (failed,) = (m for m in bench.messages if isinstance(m, StreamFailed))
+        assert (failed.stream, failed.failure.code) == (2, "INTERNAL")
+        assert bench.of(1) == run_whole([1 << 30], SpanJudge())
+        assert bench.detection.stream_count == 0
+    finally:
+        bench.close()
 
 
 def test_a_judge_that_wants_text_has_it_with_and_without_passes_ahead() -> None:

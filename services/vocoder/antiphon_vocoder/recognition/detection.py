@@ -137,10 +137,12 @@ class Detection:
         for stream in list(self._active.values()):
             if stream.number in self._enrolling:
                 continue
-            stream.settle()
-            if stream.is_waiting:
+            try:
+                stream.settle()
+                window = None if stream.is_waiting else self._next_window(stream)
+            except Exception as error:
+                self._fail(stream, error)
                 continue
-            window = self._next_window(stream)
             if window is not None:
                 rows[stream.detector].append((stream, window))
         for detector, batch in rows.items():
@@ -161,18 +163,11 @@ class Detection:
             stream = self._streams[number]
             try:
                 self._begin(message, stream, enrolment.result())
-            except AntiphonError as error:
+            except Exception as error:
                 self._fail(stream, error)
-            except Exception as error:  # a defect ends one stream, not the worker
-                log.exception("enrolment_failed")
-                self._fail(stream, Internal(f"enrolment failed: {error}"))
 
     def _next_window(self, stream: LiveStream) -> NDArray[np.float32] | None:
-        try:
-            window = stream.next_window()
-        except AntiphonError as error:
-            self._fail(stream, error)
-            return None
+        window = stream.next_window()
         if window is None:
             self._active.pop(stream.number, None)
             if stream.finished:
@@ -184,13 +179,29 @@ class Detection:
     ) -> None:
         began = time.perf_counter()
         windows = np.stack([window for _, window in batch])
-        probabilities = detector.score(windows, [stream.detector_state for stream, _ in batch])
+        try:
+            probabilities = detector.score(windows, [stream.detector_state for stream, _ in batch])
+        except Exception as error:
+            if len(batch) == 1:
+                self._fail(batch[0][0], error)
+            else:
+                # Once more, each by itself: only a stream whose own window raises is over.
+                for row in batch:
+                    self._score(detector, [row])
+            return
         self.totals.windows += len(batch)
         self.totals.seconds += time.perf_counter() - began
         for (stream, _), probability in zip(batch, probabilities, strict=True):
-            stream.scored(float(probability))
+            try:
+                stream.scored(float(probability))
+            except Exception as error:
+                self._fail(stream, error)
 
-    def _fail(self, stream: LiveStream, error: AntiphonError) -> None:
+    def _fail(self, stream: LiveStream, error: Exception) -> None:
+        """Ends one stream; a defect that it met does not end the worker, and so the others."""
+        if not isinstance(error, AntiphonError):
+            log.error("stream_failed", stream=stream.number, exc_info=error)
+            error = Internal(f"recognition failed: {error}")
         self._send(StreamFailed(stream.number, failure_of(error)))
         self._streams.pop(stream.number, None)
         self._active.pop(stream.number, None)
