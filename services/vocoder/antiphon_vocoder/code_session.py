@@ -31,7 +31,7 @@ class CodePiece:
     frames: NDArray[np.int32]
 
 
-class CodeSession(StreamSession[SpeechEvent]):
+class CodeSession(StreamSession[SpeechEvent, CodecStream]):
     """See StreamSession. Offsets count frames of all input, those cleared included.
 
     Args:
@@ -66,7 +66,6 @@ class CodeSession(StreamSession[SpeechEvent]):
             exact_container=plan.exact_container,
             emit=self._emit_audio,
         )
-        self._stream: CodecStream | None = None
         self._epoch = 0
         self._unread = 0
         self._received = 0
@@ -88,10 +87,6 @@ class CodeSession(StreamSession[SpeechEvent]):
     def clear(self) -> None:
         """Drops what has not been decoded."""
         self._inbox.put_nowait(Clear())
-
-    def end_input(self) -> None:
-        """No more input comes."""
-        self._inbox.put_nowait(EndOfInput())
 
     def end_with_voice(self) -> None:
         """The stream's voice was deleted: nothing is said behind the present hop."""
@@ -117,11 +112,6 @@ class CodeSession(StreamSession[SpeechEvent]):
                 queue_wait=self._lease.waited,
             )
         )
-
-    def _release(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
 
     async def _handle(self, item: object) -> None:
         if isinstance(item, CodecOutput):

@@ -34,7 +34,7 @@ class AudioPiece:
     data: bytes
 
 
-class EncodeSession(StreamSession[EncodeEvent]):
+class EncodeSession(StreamSession[EncodeEvent, CodecStream]):
     """See StreamSession.
 
     Args:
@@ -62,7 +62,6 @@ class EncodeSession(StreamSession[EncodeEvent]):
         self._decoder = decoder
         self._longest_samples = int(limits.longest * plan.codec.sample_rate)
         self._longest_hop = plan.codec.hops[Stage.ENCODE][1] * plan.codec.frame_samples
-        self._stream: CodecStream | None = None
         self._bytes_a_second = plan.rate * (2 if plan.encoding is Encoding.PCM16 else 1)
         self._unread_bytes = 0
         self._received = 0
@@ -73,10 +72,6 @@ class EncodeSession(StreamSession[EncodeEvent]):
         self._unread_bytes += len(data)
         self._note_backlog()
         self._inbox.put_nowait(AudioPiece(data))
-
-    def end_input(self) -> None:
-        """No more input comes."""
-        self._inbox.put_nowait(EndOfInput())
 
     async def _begin(self) -> None:
         plan = self._plan
@@ -89,11 +84,6 @@ class EncodeSession(StreamSession[EncodeEvent]):
             sink=self._inbox.put_nowait,
         )
         await self._emit(EncodeReady(plan, self._lease.waited))
-
-    def _release(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
 
     async def _handle(self, item: object) -> None:
         if isinstance(item, CodecOutput):

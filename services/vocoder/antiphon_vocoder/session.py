@@ -51,7 +51,7 @@ _CLAUSES_AHEAD = 2
 _BACKLOG_CHARACTERS = 1 << 20
 
 
-class SpeechSession(StreamSession[SpeechEvent]):
+class SpeechSession(StreamSession[SpeechEvent, EngineStream]):
     """See StreamSession.
 
     Args:
@@ -90,7 +90,6 @@ class SpeechSession(StreamSession[SpeechEvent]):
             exact_container=plan.exact_container,
             emit=self._emit_audio,
         )
-        self._stream: EngineStream | None = None
         self._pending: deque[Segment] = deque()
         self._preparing: asyncio.Task[None] | None = None
         self._spoken: deque[SpokenSegment] = deque()
@@ -117,10 +116,6 @@ class SpeechSession(StreamSession[SpeechEvent]):
         """Drops what has not been spoken."""
         self._inbox.put_nowait(Clear())
 
-    def end_input(self) -> None:
-        """No more input comes."""
-        self._inbox.put_nowait(EndOfInput())
-
     async def _begin(self) -> None:
         self._stream = await self._engine.open(
             self._lease.slot,
@@ -146,9 +141,7 @@ class SpeechSession(StreamSession[SpeechEvent]):
         if self._preparing is not None:
             self._preparing.cancel()
             self._preparing = None
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        super()._release()
 
     async def _handle(self, item: object) -> None:
         if isinstance(item, SpeechAudio):

@@ -6,14 +6,25 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from antiphon_core.errors import AntiphonError, DeadlineExceeded
 
+from antiphon_vocoder.session_items import EndOfInput
 from antiphon_vocoder.slots import Lease
 from antiphon_vocoder.speech import Progress
 
+
+class ModelStream(Protocol):
+    """A stream in a model process."""
+
+    def close(self) -> None:
+        """Ends it there; nothing of it comes back any more."""
+        ...
+
+
 Event = TypeVar("Event")
+Stream = TypeVar("Stream", bound=ModelStream)
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,7 @@ class SessionLimits:
     longest: float
 
 
-class StreamSession(Generic[Event]):
+class StreamSession(Generic[Event, Stream]):
     """State of one stream from its slot to its end.
 
     ``run`` is the only task that changes it. Input and the model process's messages are put into
@@ -51,6 +62,8 @@ class StreamSession(Generic[Event]):
         self._clock = clock
         self._emit_event = emit
         self._accepted_at = accepted_at
+        self._stream: Stream | None = None
+        """In the model process; set by ``_begin``."""
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self._room = asyncio.Event()
         self._room.set()
@@ -58,6 +71,10 @@ class StreamSession(Generic[Event]):
         self._finished = False
         self._said_at = clock()
         self._idle_since: float | None = None
+
+    def end_input(self) -> None:
+        """No more input comes."""
+        self._inbox.put_nowait(EndOfInput())
 
     def fail(self, error: AntiphonError) -> None:
         """Ends the stream with this error."""
@@ -105,7 +122,9 @@ class StreamSession(Generic[Event]):
 
     def _release(self) -> None:
         """Gives up what the stream holds beside its slot; may be called again."""
-        raise NotImplementedError
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def _note_idle(self, idle: bool) -> None:
         """Says whether nothing can happen before more input comes."""
