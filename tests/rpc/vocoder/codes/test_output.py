@@ -9,9 +9,10 @@ import wave
 
 import numpy as np
 import pytest
+import torch
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
 from antiphon_core import metrics
-from antiphon_vocoder.formats.pcm import pcm16_from_float
+from antiphon_vocoder.formats.pcm import float_from_pcm16, pcm16_from_float
 from antiphon_vocoder.formats.resample import resample
 from codes_bench import (
     CodecBench,
@@ -81,9 +82,7 @@ async def test_encode_resamples_pads_and_tells_the_true_length(
     assert expected.ready.code_format.codebook_count == 3
     message = next(m.codes for m in expected.messages if m.HasField("codes"))
     assert (message.codebook_count, message.frame_rate) == (3, 12.5)
-    import torch
-
-    samples = np.frombuffer(audio, "<i2").astype(np.float32) / 32768
+    samples = float_from_pcm16(np.frombuffer(audio, "<i2"))
     at_rate = torch.from_numpy(resample(samples, 16_000, RATE))[None]
     oracle = codec.encode(at_rate)[0, :3].numpy().T
     assert expected.codes == oracle.reshape(-1).tolist()

@@ -66,6 +66,7 @@ async def test_a_real_codec_in_its_process(oracle: MimiModel, checkpoint: Path) 
         encoded = await bench.encode(parts)
         assert encoded.finished.sample_count == len(pcm)
         assert encoded.finished.frame_count == 26
+        assert whole.audio_codes is not None
         agree = whole.audio_codes[0].numpy() == np.array(encoded.codes).reshape(-1, CODEBOOKS).T
         assert agree.mean() > 0.99
 
