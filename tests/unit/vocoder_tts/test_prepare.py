@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 import pytest
 from antiphon_vocoder.engine.stream import ClauseProgress
@@ -54,7 +52,7 @@ def test_words_end_in_the_message_that_holds_their_last_sample() -> None:
         first=True, word_ends=[2, 4],
     )  # fmt: skip
     latent = Latent(10, (np.zeros(10),), id_ends=np.array([1, 4, 5, 9, 10]))
-    progress = ClauseProgress(clause, latent, deque(), SilenceTrimmer(1000), 0.0)
+    progress = ClauseProgress(clause, latent, SilenceTrimmer(1000))
     progress.trimmer.skipped = 50
     # Frames of 100 samples; the first 50 were silence.
     assert progress.ended_words(300, 100) == []

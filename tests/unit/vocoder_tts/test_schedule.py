@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from antiphon_vocoder.engine.stream import SpeechStream, next_stream
+from antiphon_vocoder.engine.stream import Hop, SpeechStream, next_stream
 from antiphon_vocoder.messages import OpenStream, SpeakClause
+from antiphon_vocoder.tts.piper import Latent
 
 RATE = 1000
 
@@ -59,7 +60,7 @@ def test_unsent_audio_beyond_the_lead_stops_a_stream() -> None:
 
 def test_a_busy_or_closed_stream_is_not_taken() -> None:
     busy, closed = stream(0), stream(1)
-    busy.busy = closed.closed = True
+    busy.running, closed.closed = 1, True
     assert next_stream([busy, closed, SpeechStream(busy.opened, RATE)], 30.0) is None
 
 
@@ -72,7 +73,8 @@ def test_dropped_clauses_are_forgotten_and_later_ones_stay() -> None:
 
 def test_idle_time_between_utterances_is_no_debt() -> None:
     talking = stream(0, ready_at=0.0)
-    talking.clauses.clear()
+    talking.take()
+    talking.begun.clear()
     talking.note_audio(RATE, now=0.0)
     talking.add(
         SpeakClause(slot=0, generation=1, clause=1, phoneme_ids=[1], pause_seconds=0, first=True),
@@ -81,3 +83,75 @@ def test_idle_time_between_utterances_is_no_debt() -> None:
     assert talking.deadline() == 100.15
     talking.note_audio(RATE, now=100.1)
     assert talking.slack(100.1) == 1.0
+
+
+def encoded(one: SpeechStream, frames: int = 3000) -> Hop:
+    """Takes the next encoding and ends it; a frame is a sample, so this gives three windows."""
+    hop = one.take()
+    assert hop.window is None
+    hop.progress.begin(Latent(frames, ()), RATE, 1, 0.0)
+    one.running -= 1
+    return hop
+
+
+def heard(one: SpeechStream) -> SpeechStream:
+    encoded(one)
+    one.note_audio(RATE, now=0.0)
+    return one
+
+
+def test_a_stream_runs_ahead_where_no_other_needs_the_core() -> None:
+    alone = heard(stream(0))
+    first = alone.take()
+    assert next_stream([alone], 30.0) is alone
+    second = alone.take()
+    assert first.window is not second.window
+    assert next_stream([alone], 30.0) is None
+
+
+def test_a_stream_does_not_run_ahead_of_its_first_audio() -> None:
+    new = stream(0)
+    encoded(new)
+    new.take()
+    assert next_stream([new], 30.0) is None
+
+
+def test_a_newcomer_comes_before_one_that_would_run_ahead() -> None:
+    talking, new = heard(stream(0)), stream(1, ready_at=1e9)
+    talking.take()
+    assert talking.deadline() < new.deadline()
+    assert next_stream([talking, new], 30.0) is new
+
+
+def test_the_next_clause_is_encoded_while_the_last_window_runs() -> None:
+    talking = heard(stream(0, clauses=2))
+    windows = [talking.take() for _ in range(3)]
+    talking.running = 1
+    ahead = talking.take()
+    assert ahead.window is None
+    assert ahead.progress.clause.clause == 1
+    assert all(hop.progress.clause.clause == 0 for hop in windows)
+
+
+def test_windows_leave_in_order_whichever_ends_first() -> None:
+    talking = heard(stream(0, clauses=2))
+    hops = [talking.take() for _ in range(3)]
+    second = encoded(talking)
+    hops += [talking.take() for _ in range(3)]
+    left = []
+    for place in (1, 4, 0, 3, 2, 5):
+        window = hops[place].window
+        assert window is not None
+        window.decoded = np.zeros(1, np.float32)
+        left.append([done for _, done in talking.decoded()])
+    windows = [hop.window for hop in hops]
+    assert left == [[], [], windows[:2], [], windows[2:5], windows[5:]]
+    assert second.progress not in talking.begun
+
+
+def test_what_runs_of_a_dropped_clause_is_forgotten() -> None:
+    talking = heard(stream(0, clauses=3))
+    running = talking.take()
+    assert talking.drop_through(1) == 2 + 1
+    assert talking.is_dropped(running.progress.clause)
+    assert talking.take().progress.clause.clause == 2

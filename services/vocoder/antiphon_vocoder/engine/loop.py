@@ -1,8 +1,9 @@
 """The model process's loop: takes messages, runs hops in worker threads, sends audio.
 
-A hop is a clause's encoding or the decoding of one window of it. A stream has at most one hop at a
-time; which stream is next is decided anew for every hop (``next_stream``). The lock guards the
-streams' table and is never held during a hop.
+A hop is a clause's encoding or the decoding of one window of it; windows do not depend on one
+another. Which stream is next is decided anew for every hop (``next_stream``): cores that no other
+stream needs decode ahead for one, and what they decode is sent in order. The lock guards the
+streams and is never held during a hop.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from antiphon_vocoder.engine.stream import (
     ClauseProgress,
+    Hop,
     SpeechStream,
+    Window,
     next_stream,
-    window_stops,
 )
 from antiphon_vocoder.engine.voices import LoadedVoices
 from antiphon_vocoder.messages import (
@@ -37,7 +38,7 @@ from antiphon_vocoder.messages import (
     Stop,
     StreamFailed,
 )
-from antiphon_vocoder.tts.trim import SilenceTrimmer
+from antiphon_vocoder.tts.piper import Latent, PiperVoice
 
 _STATS_SECONDS = 1.0
 _CLIP = 0.99
@@ -121,73 +122,86 @@ class EngineLoop:
         if stream is None:
             return
         stream.closed = True
-        if stream.clauses:
-            self._cancelled_hops += stream.drop_through(stream.clauses[-1].clause)
-        elif stream.current is not None:
-            self._cancelled_hops += stream.drop_through(stream.current.clause.clause)
+        self._cancelled_hops += stream.drop_through(stream.dropped_through)
 
     def _work(self) -> None:
-        while (stream := self._take()) is not None:
+        while (hop := self._take()) is not None:
+            started = self._clock()
             try:
-                message = self._hop(stream)
+                voice = self._voices.get(hop.stream.opened.voice)
+                result = self._run(hop, voice)
+                self._commit(hop, voice, result, self._clock() - started)
             except Exception as error:
                 traceback.print_exc()
-                self._fail(stream, error)
-                continue
-            self._commit(stream, message)
+                self._fail(hop.stream, error)
+            finally:
+                with self._changed:
+                    hop.stream.running -= 1
+                    self._changed.notify_all()
 
-    def _take(self) -> SpeechStream | None:
+    def _take(self) -> Hop | None:
         with self._changed:
             while not self._stopping:
                 stream = next_stream(self._streams.values(), self._config.lead_seconds)
                 if stream is not None:
-                    stream.busy = True
-                    return stream
+                    return stream.take()
                 self._changed.wait()
         return None
 
-    def _hop(self, stream: SpeechStream) -> SpeechAudio | None:
-        """Runs the stream's next hop; None for an encoding, which gives no audio."""
-        started = self._clock()
-        voice = self._voices.get(stream.opened.voice)
-        progress = stream.current
-        if progress is None:
-            clause = stream.clauses[0]
-            latent = voice.encode(
-                clause.phoneme_ids, speed=stream.opened.speed, noiseless=stream.opened.noiseless
-            )
-            rate = voice.sample_rate / voice.samples_per_frame
-            stream.current = ClauseProgress(
-                clause=clause,
-                latent=latent,
-                stops=deque(window_stops(latent.frames, rate, first=clause.first)),
-                trimmer=SilenceTrimmer(voice.sample_rate),
-                encode_seconds=self._clock() - started,
-            )
-            return None
-        stop = progress.stops.popleft()
-        decoded = voice.decode(progress.latent, progress.position, stop)
-        progress.position = stop
-        samples = progress.trimmer.push(decoded)
+    def _run(self, hop: Hop, voice: PiperVoice) -> Latent | NDArray[np.float32]:
+        opened, progress, window = hop.stream.opened, hop.progress, hop.window
+        if window is None or progress.latent is None:
+            ids = progress.clause.phoneme_ids
+            return voice.encode(ids, speed=opened.speed, noiseless=opened.noiseless)
+        return voice.decode(progress.latent, window.start, window.stop)
+
+    def _commit(
+        self,
+        hop: Hop,
+        voice: PiperVoice,
+        result: Latent | NDArray[np.float32],
+        seconds: float,
+    ) -> None:
+        """Takes a hop's result; sends what is complete up to the first window still decoded."""
+        stream, progress, window = hop.stream, hop.progress, hop.window
+        with self._changed:
+            if stream.is_dropped(progress.clause):
+                self._cancelled_hops += 1
+            elif isinstance(result, Latent):
+                progress.begin(result, voice.sample_rate, voice.samples_per_frame, seconds)
+            elif window is not None:
+                window.decoded, window.hop_seconds = result, seconds
+                for done in stream.decoded():
+                    self._send(stream, voice, *done)
+
+    def _send(
+        self, stream: SpeechStream, voice: PiperVoice, progress: ClauseProgress, window: Window
+    ) -> None:
+        assert window.decoded is not None
+        last = not progress.unsent and not progress.waiting
+        samples = progress.trimmer.push(window.decoded)
         word_ends = progress.ended_words(len(samples), voice.samples_per_frame)
-        last = not progress.stops
         if last:
             pause = int(progress.clause.pause_seconds * voice.sample_rate)
             samples = np.concatenate((samples, np.zeros(pause, np.float32)))
         samples, clipped = self._amplify(samples)
         encode_seconds, progress.encode_seconds = progress.encode_seconds, 0.0
-        return SpeechAudio(
-            slot=stream.opened.slot,
-            generation=stream.opened.generation,
-            clause=progress.clause.clause,
-            samples=samples.astype("<f4").tobytes(),
-            clipped_count=clipped,
-            last=last,
-            hop_seconds=self._clock() - started,
-            encode_seconds=encode_seconds,
-            slack_seconds=stream.slack(self._clock()),
-            word_ends=word_ends,
+        now = self._clock()
+        self._endpoint.send(
+            SpeechAudio(
+                slot=stream.opened.slot,
+                generation=stream.opened.generation,
+                clause=progress.clause.clause,
+                samples=samples.astype("<f4").tobytes(),
+                clipped_count=clipped,
+                last=last,
+                hop_seconds=window.hop_seconds,
+                encode_seconds=encode_seconds,
+                slack_seconds=stream.slack(now),
+                word_ends=word_ends,
+            )
         )
+        stream.note_audio(len(samples), now)
 
     def _amplify(self, samples: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
         """One fixed gain for all speech, so that no two clauses differ in level."""
@@ -195,28 +209,12 @@ class EngineLoop:
         clipped = int(np.count_nonzero(np.abs(louder) > _CLIP))
         return np.clip(louder, -_CLIP, _CLIP), clipped
 
-    def _commit(self, stream: SpeechStream, message: SpeechAudio | None) -> None:
-        with self._changed:
-            stream.busy = False
-            progress = stream.current
-            if progress is not None and stream.is_dropped(progress.clause):
-                self._cancelled_hops += 1 + len(progress.stops)
-                stream.current = None
-            elif message is None:
-                stream.clauses.popleft()
-            else:
-                if message.last:
-                    stream.current = None
-                stream.note_audio(len(message.samples) // 4, self._clock())
-                self._endpoint.send(message)
-            self._changed.notify()
-
     def _fail(self, stream: SpeechStream, error: Exception) -> None:
         with self._changed:
-            stream.busy = False
+            if stream.closed:
+                return
             slot, generation = stream.key
-            if self._streams.get(slot) is stream:
-                del self._streams[slot]
+            del self._streams[slot]
             stream.closed = True
             self._endpoint.send(
                 StreamFailed(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from antiphon_vocoder.messages import OpenStream, SpeakClause
 from antiphon_vocoder.tts.piper import Latent
@@ -15,6 +19,8 @@ FIRST_AUDIO_SECONDS = 0.150
 _HOP_SECONDS = 1.0
 """What a hop and what may run before it can take on busy cores: a listener who runs dry sooner
 comes before one who has heard nothing yet."""
+_HOPS_AT_ONCE = 2
+"""Of one stream. More would finish a long text sooner and keep a newcomer waiting on every core."""
 _FIRST_WINDOWS = (0.35, 0.70)
 _WINDOW_SECONDS = 1.10
 _SHORTEST_LAST_SHARE = 0.5
@@ -45,20 +51,49 @@ def window_stops(frames: int, frames_per_second: float, *, first: bool) -> list[
     return stops
 
 
-@dataclass
+@dataclass(eq=False)
+class Window:
+    """Frames ``start`` to ``stop`` of a clause, which one hop decodes."""
+
+    start: int
+    stop: int
+    decoded: NDArray[np.float32] | None = None
+    """Samples of the voice, kept here until those of earlier windows are sent."""
+    hop_seconds: float = 0.0
+
+
+@dataclass(eq=False)
 class ClauseProgress:
     """A clause being spoken."""
 
     clause: SpeakClause
-    latent: Latent
-    stops: deque[int]
-    trimmer: SilenceTrimmer
-    encode_seconds: float
-    position: int = 0
-    """Frames decoded."""
+    latent: Latent | None = None
+    """None while it is encoded."""
+    trimmer: SilenceTrimmer = field(default_factory=lambda: SilenceTrimmer(0))
+    waiting: deque[Window] = field(default_factory=deque)
+    """No hop decodes them yet."""
+    unsent: deque[Window] = field(default_factory=deque)
+    """Being decoded or decoded, the first to be sent in front."""
+    encode_seconds: float = 0.0
     emitted: int = 0
     """Samples sent."""
     words_ended: int = 0
+
+    def begin(self, latent: Latent, rate: int, samples_per_frame: int, seconds: float) -> None:
+        """Takes the clause as encoded.
+
+        Args:
+            latent: of the whole clause.
+            rate: samples a second of the voice.
+            samples_per_frame: of the voice.
+            seconds: that the encoding took.
+        """
+        frame_rate = rate / samples_per_frame
+        stops = window_stops(latent.frames, frame_rate, first=self.clause.first) or [0]
+        self.waiting.extend(Window(*edges) for edges in pairwise([0, *stops]))
+        self.latent = latent
+        self.trimmer = SilenceTrimmer(rate)
+        self.encode_seconds = seconds
 
     def ended_words(self, sample_count: int, samples_per_frame: int) -> list[tuple[int, int]]:
         """Words that end in the next ``sample_count`` samples: (word, sample among those).
@@ -67,7 +102,7 @@ class ClauseProgress:
         the clause, which the caller marks.
         """
         ended = []
-        ends = self.latent.id_ends
+        ends = None if self.latent is None else self.latent.id_ends
         word_ends = self.clause.word_ends if ends is not None else []
         while ends is not None and self.words_ended < len(word_ends):
             frame = int(ends[word_ends[self.words_ended] - 1])
@@ -80,16 +115,28 @@ class ClauseProgress:
         return ended
 
 
-@dataclass
+@dataclass(eq=False)
+class Hop:
+    """What one worker does at a time: the encoding of a clause, or the decoding of one window."""
+
+    stream: SpeechStream
+    progress: ClauseProgress
+    window: Window | None
+    """None encodes."""
+
+
+@dataclass(eq=False)
 class SpeechStream:
     """One stream: what it waits for, how far it is, how far its listener is."""
 
     opened: OpenStream
     sample_rate: int
     clauses: deque[SpeakClause] = field(default_factory=deque)
-    current: ClauseProgress | None = None
-    busy: bool = False
-    """A worker runs a hop of it; only that worker may touch ``current``."""
+    """Not begun."""
+    begun: deque[ClauseProgress] = field(default_factory=deque)
+    """The one being sent in front."""
+    running: int = 0
+    """Hops that workers have taken."""
     closed: bool = False
     dropped_through: int = -1
     produced: int = 0
@@ -97,6 +144,8 @@ class SpeechStream:
     ready_at: float = 0.0
     """When its first hop since it last was idle could run."""
     first_audio_at: float | None = None
+    heard: bool = False
+    """Whether audio has come of what it was last ready with."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -105,19 +154,20 @@ class SpeechStream:
 
     def add(self, clause: SpeakClause, now: float) -> None:
         """Queues a clause."""
-        if not self.clauses and self.current is None:
+        if not self.clauses and not self.begun:
             self.ready_at = now
+            self.heard = False
         self.clauses.append(clause)
 
     def drop_through(self, clause: int) -> int:
         """Forgets clauses up to this index; returns how many hops that saved at least."""
         self.dropped_through = max(self.dropped_through, clause)
-        before = len(self.clauses)
-        self.clauses = deque(c for c in self.clauses if c.clause > self.dropped_through)
-        dropped = before - len(self.clauses)
-        if not self.busy and self.current is not None and self.is_dropped(self.current.clause):
-            dropped += len(self.current.stops)
-            self.current = None
+        dropped = 0
+        while self.begun and self.is_dropped(self.begun[0].clause):
+            dropped += len(self.begun.popleft().waiting)
+        while self.clauses and self.is_dropped(self.clauses[0]):
+            self.clauses.popleft()
+            dropped += 1
         return dropped
 
     def is_dropped(self, clause: SpeakClause) -> bool:
@@ -125,10 +175,36 @@ class SpeechStream:
         return self.closed or clause.clause <= self.dropped_through
 
     def can_run(self, lead_seconds: float) -> bool:
-        """Whether a hop of it may be taken now."""
-        if self.busy or self.closed or (self.current is None and not self.clauses):
+        """Whether a hop of it may be taken now.
+
+        A second one may beside the first once there is audio: before, it would only slow the first.
+        """
+        if self.closed or self.running >= (_HOPS_AT_ONCE if self.heard else 1):
+            return False
+        if not self.clauses and not any(progress.waiting for progress in self.begun):
             return False
         return self.produced - self.delivered < lead_seconds * self.sample_rate
+
+    def take(self) -> Hop:
+        """Its next hop, where ``can_run``: the next window, else the next clause's encoding."""
+        self.running += 1
+        for progress in self.begun:
+            if progress.waiting:
+                window = progress.waiting.popleft()
+                progress.unsent.append(window)
+                return Hop(self, progress, window)
+        progress = ClauseProgress(self.clauses.popleft())
+        self.begun.append(progress)
+        return Hop(self, progress, None)
+
+    def decoded(self) -> Iterator[tuple[ClauseProgress, Window]]:
+        """Removes and yields, in order, the windows that can be sent."""
+        while self.begun and (unsent := self.begun[0].unsent) and unsent[0].decoded is not None:
+            progress = self.begun[0]
+            window = unsent.popleft()
+            if not unsent and not progress.waiting:
+                self.begun.popleft()
+            yield progress, window
 
     def slack(self, now: float) -> float:
         """Seconds of audio produced beyond the time since the first; 0 before the first."""
@@ -141,6 +217,7 @@ class SpeechStream:
         if self.first_audio_at is None or self.slack(now) < 0:
             self.first_audio_at = now - self.produced / self.sample_rate
         self.produced += sample_count
+        self.heard = True
 
     def deadline(self) -> float:
         """When the next hop has to begin: ``_HOP_SECONDS`` before the listener runs dry; before
@@ -153,6 +230,9 @@ class SpeechStream:
 
 
 def next_stream(streams: Iterable[SpeechStream], lead_seconds: float) -> SpeechStream | None:
-    """The stream whose hop runs next: the earliest deadline, ties to the lower slot."""
+    """The stream whose hop runs next: the earliest deadline, ties to the lower slot. One that has
+    a hop running comes after all that have none."""
     ready = (stream for stream in streams if stream.can_run(lead_seconds))
-    return min(ready, key=lambda stream: (stream.deadline(), stream.key), default=None)
+    return min(
+        ready, key=lambda stream: (stream.running, stream.deadline(), stream.key), default=None
+    )
