@@ -89,7 +89,9 @@ class RecognitionSettings(Settings):
         4 * 3600.0, doc="longest audio of Recognize in seconds", gt=0, le=24 * 3600.0
     )
     stream_idle_seconds: float = setting(
-        600.0, doc="a live stream without a message for so long ends (INPUT_IDLE)", gt=0
+        600.0,
+        doc="a live stream or an upload without a message for so long ends (INPUT_IDLE)",
+        gt=0,
     )
     speculative_ms: int = setting(
         160,

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import grpc
 from antiphon.vocoder.v1 import recognition_service_pb2 as pb
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from antiphon_vocoder.recognition.service import RecognitionRuntime
 
 _MIB = 1 << 20
+_Request = TypeVar("_Request", pb.StreamingRecognizeRequest, pb.RecognizeRequest)
 
 
 class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
@@ -78,7 +79,7 @@ class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
     ) -> AsyncIterator[pb.RecognizeResponse]:
         """See the proto."""
         runtime = self._runtime
-        first = await anext(request_iterator, None)
+        first = await self._next_request(request_iterator)
         if first is None or first.WhichOneof("message") != "config":
             raise convert.protocol_error("the first message must be config", "config")
         with (
@@ -127,9 +128,12 @@ class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
             ]
         )
 
-    async def _next_request(
-        self, requests: AsyncIterator[pb.StreamingRecognizeRequest]
-    ) -> pb.StreamingRecognizeRequest | None:
+    async def _next_request(self, requests: AsyncIterator[_Request]) -> _Request | None:
+        """The caller's next message; None where its input ended.
+
+        Raises:
+            DeadlineExceeded: INPUT_IDLE; a call that says nothing does not hold its place.
+        """
         limit = self._runtime.settings.stream_idle_seconds
         try:
             async with asyncio.timeout(limit):
@@ -155,7 +159,7 @@ class RecognitionServicer(pb_grpc.RecognitionServiceServicer):
     async def _spool(self, requests: AsyncIterator[pb.RecognizeRequest], spool: IO[bytes]) -> None:
         limit = self._runtime.settings.max_file_mib * _MIB
         total = 0
-        async for request in requests:
+        while (request := await self._next_request(requests)) is not None:
             if request.WhichOneof("message") != "audio":
                 raise convert.protocol_error("only audio may follow config", "audio")
             convert.check_size(request.audio)
