@@ -13,6 +13,7 @@ import torch
 from antiphon_vocoder.codec.contract import Codec
 from antiphon_vocoder.codec.registry import load
 from antiphon_vocoder.codec_messages import Stage
+from antiphon_vocoder.formats.pcm import pcm16_from_float
 from engine_bench import Bench, pieces
 from unit.vocoder_codec.small_codecs import WRITERS
 
@@ -52,6 +53,17 @@ def test_decoding_any_cut_in_company(codec: Codec) -> None:
         np.testing.assert_allclose(spoken, whole[: len(spoken)], atol=1e-5)
         assert bench.speak(1, codes).tobytes() == spoken.tobytes()
         bench.close(company)
+
+
+def test_the_rung_changes_no_sample_by_more_than_one_step_of_16_bits(codec: Codec) -> None:
+    """Alone in a step of one row, and with three padding rows beside it."""
+    spec = codec.spec
+    shape = (2 * spec.first_hop_frames + 7, spec.codebook_count)
+    codes = np.random.default_rng(5).integers(0, spec.codebook_size, shape, dtype=np.int32)
+    one, four = (Bench(codec, slots=4, rungs=(rung,)).speak(0, codes) for rung in (1, 4))
+    heard = [pcm16_from_float(samples).astype(np.int32) for samples in (one, four)]
+    assert np.abs(heard[0]).max() > 100
+    assert np.abs(heard[0] - heard[1]).max() <= 1
 
 
 def test_encoding_any_cut(codec: Codec) -> None:
