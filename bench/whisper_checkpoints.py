@@ -93,6 +93,22 @@ def random_checkpoint(
     return _finish(directory, _generation([1, 2, 7]), 80)
 
 
+def drawn_checkpoint(directory: Path, device: torch.device, **sizes: Any) -> Path:
+    """A model of these sizes in fp16, drawn on the device, whose texts never end.
+
+    Args:
+        directory: takes the files.
+        device: where the weights are drawn.
+        sizes: keys of config.json.
+    """
+    config = _config(**sizes)
+    torch.manual_seed(0)
+    with device:
+        model = WhisperForConditionalGeneration(config).half()
+    model.save_pretrained(directory)
+    return _finish(directory, _generation([END]), config.num_mel_bins)
+
+
 def converted_checkpoint(directory: Path) -> Path:
     """The packaged CTranslate2 model, with the same fp16 weights, as transformers writes it."""
     source = packaged_model()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of single tests."""
     parser.addoption(
         "--soak-seconds", type=float, default=600.0, help="load time of the engine's soak"
+    )
+    parser.addoption(
+        "--spoken-clips", type=Path, help="speech of bench.spoken_clips, in place of the voice"
     )
 
 

@@ -1,16 +1,20 @@
-"""The batch engine on a CUDA device against the processor."""
+"""The batch engine on a CUDA device against the processor.
+
+Such a machine may lack the packaged voice: ``--spoken-clips FILE`` brings its sentences.
+"""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from antiphon_vocoder.recognition.messages import DecodeOptions
 from antiphon_vocoder.recognition.whisper.opening import EngineOptions, open_recognizer
 
+from bench.spoken_clips import read_clips, spoken_clips
 from bench.whisper_checkpoints import converted_checkpoint
-from tests.unit.recognition.piper_speech import SENTENCES, speak
 
 pytestmark = pytest.mark.gpu
 
@@ -20,12 +24,17 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return converted_checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.fixture(scope="module")
+def clips(request: pytest.FixtureRequest) -> list[np.ndarray]:
+    file = request.config.getoption("--spoken-clips")
+    return read_clips(file) if file else spoken_clips()
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_a_device_hears_what_the_processor_hears_alone_and_in_a_batch(
-    checkpoint: Path, dtype: str
+    checkpoint: Path, clips: list[np.ndarray], dtype: str
 ) -> None:
     options = DecodeOptions(words=True)
-    clips = [speak(text) for text in SENTENCES]
     host = open_recognizer(checkpoint)
     device = open_recognizer(checkpoint, EngineOptions(device="cuda", dtype=dtype))  # type: ignore[arg-type]
     try:
