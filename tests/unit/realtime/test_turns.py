@@ -315,6 +315,29 @@ def test_an_idle_recogniser_is_opened_again_by_the_next_audio(bench: Bench) -> N
         assert isinstance(bench.commands[-1], commands.OpenRecognizer)
 
 
+@pytest.mark.parametrize("crosses", [True, False], ids=["it crosses the commit", "before"])
+def test_a_commit_to_an_idle_recogniser_is_transcribed(bench: Bench, crosses: bool) -> None:
+    manual(bench)
+    bench.append(1)
+    ended = inputs.RecognizerFailed(bench.state.epoch, FAILURE, idle=True)
+    if not crosses:
+        bench.feed(ended)
+    bench.client("input_audio_buffer.commit")
+    item_id = bench.state.conversation.last_id
+    bench.client("response.create")
+    if crosses:
+        bench.feed(ended)
+        asked = bench.commands[-1]
+        assert isinstance(asked, commands.TranscribeItem) and len(asked.audio) == SECOND
+        bench.feed(inputs.ItemTranscribed(asked.item_id, "good morning"))
+    else:
+        first, second = [c for c in bench.commands if isinstance(c, commands.OpenRecognizer)]
+        assert (first.epoch, second.epoch) == (ended.epoch, bench.state.epoch)
+        assert len(second.replay) == SECOND
+        bench.transcript("good morning", tag=item_id)
+    assert message_texts(bench.plan)[-1] == ("user", "good morning")
+
+
 def test_text_sessions_never_open_a_recogniser(bench: Bench) -> None:
     bench.say("hello")
     bench.client("response.create")

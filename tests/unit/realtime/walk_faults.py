@@ -30,7 +30,7 @@ def break_recogniser(walk: Walk) -> None:
     """The recogniser's stream breaks, or ends because no audio came."""
     idle = walk.random.random() < 0.5
     ear = walk.backends.ear
-    if walk.state.recognizer_open and not (idle and walk.state.pending):
+    if walk.state.recognizer_open:
         ear.messages.clear()
         ear.speaking = False
         walk.read()

@@ -28,6 +28,8 @@ def recognizer_failed(state: SessionState, heard: inputs.RecognizerFailed) -> No
     if heard.idle:
         state.recognizer_open = False
         forget_turn(state)
+        # A commit may have crossed its end.
+        _recognize_pending(state)
         return
     state.recognizer_failures += 1
     spent = heard.failure.code == QUOTA_CODE
@@ -72,9 +74,14 @@ def open_recognizer(state: SessionState, delay: float = 0.0) -> None:
             delay=delay,
         )
     )
+    _recognize_pending(state)
+
+
+def _recognize_pending(state: SessionState) -> None:
+    """Has what the former stream has not said recognised from the items' own audio."""
     for item_id, pending in list(state.pending.items()):
         if pending.live:
-            transcripts.recognize_item(state, item_id, _alone(state.config))
+            transcribe_item(state, item_id)
 
 
 def transcribe_item(state: SessionState, item_id: str) -> None:

@@ -150,6 +150,9 @@ def _end_turn(state: SessionState, turn: OpenTurn, end_ms: int, *, forced: bool 
 
 
 def _commit_by_flush(state: SessionState, kind: str) -> None:
+    if not state.recognizer_open:
+        # It ended for want of audio; the next one hears what is buffered.
+        hearing.open_recognizer(state)
     turn = state.turn
     item_id = turn.item_id if turn else state.new_id("item")
     pieces = [*state.loose_pieces, *(turn.pieces if turn else ())]
