@@ -39,6 +39,8 @@ class Script:
 
     words: tuple[str, ...] = ("Hello", " there,", " friend.")
     word_delay: float = 0.0
+    hold: asyncio.Event | None = None
+    """Waited for before each word, where there is one."""
     finish: str = "FINISH_REASON_STOP"
     llm_failure: Exception | None = None
     prompt_tokens: int = 11
@@ -94,6 +96,8 @@ class ScriptedLlm(ManyGenerations, llm_service_pb2_grpc.LlmServiceServicer):
                 delta = gen.GenerateDelta(tool_calls=[piece], token_count=1)
                 yield gen.GenerateResponse(delta=delta)
             for word in () if self.script.tool_pieces else self.script.words:
+                if self.script.hold is not None:
+                    await self.script.hold.wait()
                 if self.script.word_delay:
                     await asyncio.sleep(self.script.word_delay)
                 count += 1

@@ -54,8 +54,9 @@ class RealtimeGateway:
         )
         self.lifecycle = Lifecycle(boot_id="gateway")
         self.backends = Backends(settings)
+        self.gateway = Gateway(settings, self.backends, self.lifecycle)
         self.listener = HttpListener(
-            Gateway(settings, self.backends, self.lifecycle),
+            self.gateway,
             "127.0.0.1",
             0,
             setting="port",
@@ -127,7 +128,7 @@ class Client:
             item={"type": "message", "role": "user", "content": [part]},
         )
 
-    async def receive(self, timeout: float = 10.0) -> dict[str, Any]:
+    async def receive(self, timeout: float = 30.0) -> dict[str, Any]:
         """The next event."""
         async with asyncio.timeout(timeout):
             event = json.loads(await self.socket.recv())
@@ -136,7 +137,7 @@ class Client:
         self.events.append(event)
         return event
 
-    async def until(self, kind: str, timeout: float = 10.0) -> list[dict[str, Any]]:
+    async def until(self, kind: str, timeout: float = 30.0) -> list[dict[str, Any]]:
         """Events up to the first of a type."""
         seen = []
         while not seen or seen[-1]["type"] != kind:

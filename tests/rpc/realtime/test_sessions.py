@@ -164,23 +164,22 @@ async def test_audio_runs_ahead_of_its_playback_by_the_lead_at_most(
     async with gateway.session() as client:
         await client.update(audio_lead_ms=1000)
         await client.say("talk")
+        began, seconds = time.monotonic(), 0.2
         await client.send("response.create")
         await client.until("response.output_audio.delta")
-        began, seconds = time.monotonic(), 0.2
         while (event := await client.receive())["type"] != "response.done":
             if event["type"] == "response.output_audio.delta":
                 seconds += len(base64.b64decode(event["delta"])) / 48_000
                 assert seconds - (time.monotonic() - began) < 1.6
         assert seconds == pytest.approx(3.0)
-        assert 1.2 < time.monotonic() - began < 3.0
+        assert time.monotonic() - began > 1.2
 
 
 async def test_an_acknowledgement_is_spoken_after_the_call(gateway: RealtimeGateway) -> None:
     async with gateway.session() as client:
         tool = {"type": "function", "name": "clock", "ack_phrases": ["One moment."]}
         await client.update(tools=[tool])
-        await until(lambda: "One moment." in gateway.running.texts)
-        await asyncio.sleep(0.05)
+        await until(lambda: gateway.gateway.phrases._made)
         gateway.script.tool_pieces = (
             gen.ToolCallDelta(index=0, id="call_7", name="clock", arguments="{}"),
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from antiphon_gateway.realtime import endpoint
 from realtime_gateway import RealtimeGateway
 from support.waiting import until
 from websockets.asyncio.client import connect
@@ -134,7 +134,7 @@ async def test_a_full_replica_answers_429_with_a_time_to_retry() -> None:
         async with gateway.session():
             status, error = await refusal(gateway)
             assert (status, error["code"]) == (429, "capacity_exceeded")
-        await asyncio.sleep(0.05)
+        await until(lambda: not endpoint._sessions)
         await first_event(gateway)
     finally:
         await gateway.stop()
@@ -159,8 +159,6 @@ async def test_a_drain_finishes_the_active_response_and_closes_1012(
 
 
 async def test_the_session_count_returns_to_zero(gateway: RealtimeGateway) -> None:
-    from antiphon_gateway.realtime import endpoint
-
     async with gateway.session(), gateway.session():
         assert sum(endpoint._sessions.values()) >= 2
     await until(lambda: not endpoint._sessions)
