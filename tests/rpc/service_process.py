@@ -7,7 +7,7 @@ import sys
 
 from antiphon_core.errors import InvalidArgument
 from antiphon_core.lifecycle import Lifecycle
-from antiphon_core.logs import configure_logging
+from antiphon_core.logs import configure_logging, get_logger
 from antiphon_core.node import NodeAdminServicer, ServerInfo
 from antiphon_core.rpc.server import RpcServer
 from antiphon_core.service import StopPolicy, StopRequest, run_main, run_service
@@ -28,6 +28,7 @@ async def main(behaviour: str, bind: str) -> int:
         if text == "fail":
             lifecycle.failed("the engine gave up")
         elif text != "now":
+            get_logger("test").info("call_runs")
             await asyncio.sleep(float(text))
         return "done"
 

@@ -27,6 +27,9 @@ async def test_reports_follow_the_load_at_the_asked_pace() -> None:
             used["slot_utilization"] = 0.75
             second = await call.read()
             assert time.monotonic() - started >= 0.14
+            # On a busy machine one more may have been made before its client had the first.
+            while second.named_metrics["slot_utilization"] < 0.75:
+                second = await call.read()
             call.cancel()
     finally:
         await server.stop(0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from antiphon.admin.v1 import node_pb2
 from antiphon.admin.v1.node_pb2_grpc import NodeAdminServiceStub
 from antiphon_core import errors, metrics
+from antiphon_core import node as node_module
 from antiphon_core.config import Settings, load_settings, setting
 from antiphon_core.lifecycle import Lifecycle
 from antiphon_core.node import (
@@ -79,14 +81,20 @@ async def node() -> AsyncIterator[Node]:
     await made.server.stop(0.0)
 
 
+@pytest.fixture
+def rare_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two changes no status comes, however slow the machine is."""
+    monkeypatch.setattr(node_module, "_IDLE_SECONDS", 600.0)
+
+
 def watch(node: Node):
     return open_stream(node.stub.WatchStatus(node_pb2.WatchStatusRequest()))
 
 
+@pytest.mark.usefixtures("rare_heartbeat")
 async def test_status_comes_at_once_and_on_each_change(node: Node) -> None:
     seen: list[node_pb2.NodeStatus] = []
     async with watch(node) as call:
-        started = time.monotonic()
         async for response in messages(call):
             seen.append(response.status)
             if len(seen) == 1:
@@ -97,7 +105,6 @@ async def test_status_comes_at_once_and_on_each_change(node: Node) -> None:
                 node.lifecycle.degraded("voice", "missing")
             else:
                 break
-    assert time.monotonic() - started < 2.0
     assert [status.state for status in seen] == [
         node_pb2.NODE_STATE_NOT_STARTED,
         node_pb2.NODE_STATE_BOOTING,
@@ -125,7 +132,11 @@ async def test_unknown_gauges_are_absent_and_zero_is_zero(node: Node) -> None:
 async def test_a_status_comes_each_second_while_the_load_stays(node: Node, running: int) -> None:
     node.lifecycle.ready()
     node.measures = NodeMeasures(running=running)
-    assert 2 <= await statuses_within(node, 1.5) <= 3
+    async with watch(node) as call:
+        stream = messages(call)
+        times = [(await anext(stream)).status.at.ToNanoseconds() / 1e9 for _ in range(3)]
+    # A timer may ring late on a busy machine, never early.
+    assert min(after - before for before, after in itertools.pairwise(times)) > 0.95
 
 
 @pytest.mark.parametrize(
@@ -133,7 +144,8 @@ async def test_a_status_comes_each_second_while_the_load_stays(node: Node, runni
     [{"waiting": 1}, {"running": 0}, {"models": ("other",)}, {"kv_entries_used": 20}],
     ids=lambda change: next(iter(change)),
 )
-async def test_a_changed_load_is_told_within_a_tenth_of_a_second(node: Node, change: dict) -> None:
+@pytest.mark.usefixtures("rare_heartbeat")
+async def test_a_changed_load_is_told_without_a_heartbeat(node: Node, change: dict) -> None:
     node.lifecycle.ready()
     node.measures = NodeMeasures(running=1, kv_entries_used=10, kv_entries_total=1000)
     async with watch(node) as call:
@@ -141,33 +153,20 @@ async def test_a_changed_load_is_told_within_a_tenth_of_a_second(node: Node, cha
         await anext(stream)
         await asyncio.sleep(0.15)
         node.measures = replace(node.measures, **change)
-        started = time.monotonic()
-        await anext(stream)
-    assert time.monotonic() - started < 0.7
+        assert (await anext(stream)).status.sequence == 2
 
 
+@pytest.mark.usefixtures("rare_heartbeat")
 async def test_a_few_kv_entries_are_no_news(node: Node) -> None:
     node.measures = NodeMeasures(running=1, kv_entries_used=10, kv_entries_total=1000)
-
-    async def grow() -> None:
-        for used in range(11, 19):
+    async with watch(node) as call:
+        stream = messages(call)
+        await anext(stream)
+        for used in (*range(11, 19), 20):
             await asyncio.sleep(0.1)
             node.measures = replace(node.measures, kv_entries_used=used)
-
-    count, _ = await asyncio.gather(statuses_within(node, 0.9), grow())
-    assert count == 1
-
-
-async def statuses_within(node: Node, seconds: float) -> int:
-    count = 0
-    async with watch(node) as call:
-        try:
-            async with asyncio.timeout(seconds):
-                async for _ in messages(call):
-                    count += 1
-        except TimeoutError:
-            pass
-    return count
+        status = (await anext(stream)).status
+    assert (status.sequence, status.kv_entries_used) == (2, 20)
 
 
 async def test_watchers_share_one_sequence(node: Node) -> None:

@@ -46,7 +46,7 @@ def test_an_inbox_loses_and_reorders_nothing_between_threads() -> None:
     for writer in writers:
         writer.start()
     while len(got) < 10_000:
-        assert inbox.wait(5.0)
+        assert inbox.wait(20.0)
         got += inbox.drain()
     for writer in writers:
         writer.join()
@@ -80,7 +80,7 @@ def test_wait_ends_at_its_timeout_and_at_an_item() -> None:
     assert not inbox.wait(0.05)
     assert time.monotonic() - started >= 0.05
     threading.Timer(0.05, inbox.put, args=(1,)).start()
-    assert inbox.wait(5.0)
+    assert inbox.wait(20.0)
     assert inbox.drain() == [1]
 
 
@@ -140,7 +140,7 @@ class Local:
         )
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(20.0):
             while len(self.messages) < count:
                 await asyncio.sleep(0.001)
 
@@ -165,7 +165,7 @@ async def test_the_local_twin_reports_a_death() -> None:
     await local.transport.start()
     local.transport.send(Die(0))
     await local.until(2)
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(20.0):
         while not local.exits:
             await asyncio.sleep(0.001)
     assert local.messages[-1] == LastWords("leaving")
@@ -180,7 +180,7 @@ async def test_the_local_twin_refuses_what_a_socket_would() -> None:
     await local.transport.start()
     with pytest.raises((MessageDecodeError, Unavailable)):
         local.transport.send(Stray())
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(20.0):
         while not local.exits:
             await asyncio.sleep(0.001)
     assert local.exits[0].code == 1

@@ -204,7 +204,7 @@ async def test_stop_kills_a_worker_that_does_not_listen(make_harness) -> None:
     os.kill(harness.worker.pid, signal.SIGSTOP)
     started = time.monotonic()
     await harness.worker.stop(grace=0.2)
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 15.0
     assert not harness.worker.alive
 
 
@@ -241,7 +241,7 @@ def test_the_worker_dies_with_its_parent(worker_modules: Path, short_tmp: Path) 
         parent.kill()
         parent.wait()
         parent.stdout.close()
-    deadline = time.monotonic() + 2.0
+    deadline = time.monotonic() + 20.0
     while _runs(worker_pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _runs(worker_pid)
