@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -17,7 +16,6 @@ from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-FREED_SECONDS = 0.25
 MULTIPART = (
     b"--b\r\ncontent-disposition: form-data; name=file; filename=a.wav\r\n\r\nRIFF0000\r\n--b--\r\n"
 )
@@ -50,7 +48,7 @@ def calls_running(bench: GatewayBench) -> int:
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_generation_is_cancelled(either_bench: GatewayBench, path: str, stream: bool) -> None:
     bench = either_bench
-    bench.fakes.llm.script = LlmScript(words=("x",) * 1000, delay=0.01)
+    bench.fakes.llm.script = LlmScript(words=("x",) * 10_000, delay=0.01)
     body = (
         chat_body(stream=stream)
         if "chat" in path
@@ -72,7 +70,7 @@ async def test_waiting_for_admission_is_cancelled(either_bench: GatewayBench) ->
 
 @pytest.mark.parametrize("stream_format", ["audio", "sse"])
 async def test_speech_is_cancelled(bench: GatewayBench, stream_format: str) -> None:
-    bench.fakes.vocoder.script = SpeechScript(chunks=(b"\0" * 480,) * 1000, delay=0.01)
+    bench.fakes.vocoder.script = SpeechScript(chunks=(b"\0" * 480,) * 10_000, delay=0.01)
     body = json.dumps({"input": "Hello.", "stream_format": stream_format}).encode()
     reader, writer = await send_raw(bench, "/v1/audio/speech", body)
     await reader.read(100)
@@ -88,11 +86,9 @@ async def test_transcription_is_cancelled(bench: GatewayBench) -> None:
 
 
 async def assert_freed(bench: GatewayBench, writer: asyncio.StreamWriter) -> None:
-    """Resets the connection; every backend call must end in time, as cancelled."""
-    closed_at = time.monotonic()
+    """Resets the connection; every backend call must end long before its end, as cancelled."""
     writer.transport.abort()
     await until(lambda: calls_running(bench) == 0)
-    assert time.monotonic() - closed_at < FREED_SECONDS
     fakes = bench.fakes
     calls = (fakes.llm.calls, fakes.vocoder.calls, fakes.recognition.calls)
     assert any(call.cancelled_at for call in calls)
@@ -117,8 +113,7 @@ async def test_random_aborts_leave_nothing_behind(either_bench: GatewayBench) ->
     for _ in range(25):
         await asyncio.gather(*(abort_once() for _ in range(20)))
     await until(lambda: calls_running(bench) == 0 and bench.gateway.active_requests == 0)
-    await asyncio.sleep(0.05)
-    assert len(asyncio.all_tasks()) <= tasks_before
+    await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
     assert (await bench.chat()).status_code == 200
 
 
@@ -225,6 +220,6 @@ async def test_deadline_ends_a_long_generation(impatient_bench: GatewayBench) ->
 async def test_a_body_that_stops_is_refused(impatient_bench: GatewayBench) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", impatient_bench.port)
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
-    head = await asyncio.wait_for(reader.read(100), 5)
+    head = await asyncio.wait_for(reader.read(100), 20)
     assert head.startswith(b"HTTP/1.1 408")
     writer.close()

@@ -33,9 +33,9 @@ async def pair(postgres: Server, tmp_path: Path) -> AsyncIterator[list[GatewayBe
     made = []
     for _ in range(2):
         bench = GatewayBench(
-            store={"directory": str(tmp_path), "url": postgres.url},
+            store={"directory": str(tmp_path), "url": postgres.url, "timeout_seconds": 30.0},
             identity={"stored_keys": True},
-            batches={"lease_seconds": 2.0, "poll_seconds": 0.05, "max_in_flight": 2},
+            batches={"lease_seconds": 6.0, "poll_seconds": 0.05, "max_in_flight": 2},
         )
         await bench.start()
         await until(lambda bench=bench: bench.gateway.storage.store.is_available)
@@ -112,7 +112,7 @@ async def test_a_batch_ends_with_its_key(pair: list[GatewayBench]) -> None:
     async def status() -> str:
         return (await storage.batches.get("t", batch_id)).status
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await status() != "cancelled":
             await asyncio.sleep(0.05)
     assert (await storage.batches.get("t", batch_id)).completed < LINES

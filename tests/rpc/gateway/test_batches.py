@@ -70,12 +70,10 @@ async def start(
 
 
 async def over(client: AsyncOpenAI, batch: Batch) -> Batch:
-    for _ in range(600):
-        batch = await client.batches.retrieve(batch.id)
-        if batch.status in OVER:
-            return batch
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"still {batch.status}")
+    async with asyncio.timeout(60):
+        while (batch := await client.batches.retrieve(batch.id)).status not in OVER:
+            await asyncio.sleep(0.02)
+    return batch
 
 
 async def rows_of(client: AsyncOpenAI, file_id: str | None) -> list[dict]:

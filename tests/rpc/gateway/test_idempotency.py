@@ -91,7 +91,7 @@ async def test_tenant_key_and_route_are_apart(kept: GatewayBench) -> None:
 
 
 async def test_while_the_first_runs(kept: GatewayBench) -> None:
-    kept.fakes.llm.script = LlmScript(delay=0.05)
+    kept.fakes.llm.script = LlmScript(delay=0.5)
     first = asyncio.create_task(chat(kept, "n4"))
     await until(lambda: calls(kept) == 1)
     refused = await chat(kept, "n4")

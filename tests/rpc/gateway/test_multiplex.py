@@ -89,14 +89,16 @@ async def test_a_lost_stream_fails_its_requests_and_the_next_opens_another(
     llm = bench.fakes.llm
     llm.script = LlmScript(words=("x",) * 1000, delay=0.01)
     whole = asyncio.create_task(bench.chat())
-    stream = asyncio.create_task(bench.chat(stream=True))
-    await until(lambda: llm.calls.running == 2)
-    opened = llm.streams
-    await asyncio.sleep(0.03)
-    llm.break_streams = True
+    await until(lambda: llm.calls.running == 1)
+    body = {"model": "small", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    async with bench.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        text = answer.aiter_text()
+        heard = await anext(text)  # So the service has taken both.
+        opened = llm.streams
+        llm.break_streams = True
+        heard += "".join([piece async for piece in text])
+    assert events_of(heard)[-1]["error"]["code"] == "bad_gateway"
     assert (await whole).json()["error"]["code"] == "bad_gateway"
-    events = events_of((await stream).text)
-    assert events[-1]["error"]["code"] == "bad_gateway"
     await until(lambda: llm.calls.running == 0)
     llm.break_streams = False
     llm.script = LlmScript()
@@ -118,9 +120,9 @@ async def test_a_stream_that_drains_refuses_what_it_did_not_take(bench: GatewayB
 async def test_a_stream_that_ends_without_a_terminal_is_an_error(bench: GatewayBench) -> None:
     llm = bench.fakes.llm
     llm.script = LlmScript(words=("x",) * 1000, delay=0.01)
+    said = llm.words_said
     running = asyncio.create_task(bench.chat())
-    await until(lambda: llm.calls.running == 1)
-    await asyncio.sleep(0.05)
+    await until(lambda: llm.words_said > said)
     llm.end_streams()
     response = await running
     assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")

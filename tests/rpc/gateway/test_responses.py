@@ -285,8 +285,9 @@ async def test_a_failure_is_the_terminal_of_a_stream(either_bench: GatewayBench)
 async def test_a_service_that_ends_early_is_a_failure(bench: GatewayBench) -> None:
     bench.fakes.llm.script = LlmScript(end_without_terminal=True)
     bench.fakes.llm.break_streams = False
+    said = bench.fakes.llm.words_said
     task = asyncio.create_task(events(bench))
-    await asyncio.sleep(0.2)
+    await until(lambda: bench.fakes.llm.words_said > said)
     bench.fakes.llm.end_streams()
     streamed = await task
     assert streamed[-1]["type"] == "response.failed"
