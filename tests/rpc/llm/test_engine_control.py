@@ -83,7 +83,7 @@ async def test_a_sleeping_service_is_live_not_ready_and_refuses(llm: LlmBench) -
 
 async def until_health(llm: LlmBench, service: str, status: int) -> None:
     """The health service follows the lifecycle in a task of its own."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while await health(llm, service) != status:
             await asyncio.sleep(0.01)
 
@@ -110,7 +110,7 @@ async def test_a_sleep_waits_for_what_runs_and_cuts_nothing_off(llm: LlmBench) -
             await llm.generate(tokens(COUNT, stop=limit(1)))
         assert caught.value.reason == "ASLEEP"
         assert not sleeping.done() and llm.front.measures().running == 1
-    await asyncio.wait_for(sleeping, 5)
+    await asyncio.wait_for(sleeping, 20)
 
 
 async def test_a_sleep_that_runs_out_of_time_is_a_failed_precondition(llm: LlmBench) -> None:
@@ -136,7 +136,7 @@ async def test_who_waits_for_an_engine_that_dies_hears_of_it(llm_process: LlmBen
         await until(lambda: llm.lifecycle.state is State.ASLEEP)
         os.kill(llm.worker.pid, signal.SIGKILL)
         with pytest.raises(Unavailable) as caught:
-            await asyncio.wait_for(sleeping, 5)
+            await asyncio.wait_for(sleeping, 20)
         assert caught.value.reason == "WORKER_DIED"
         call.cancel()
     await until(lambda: llm.lifecycle.state is State.READY, 20)

@@ -338,8 +338,7 @@ async def test_a_client_that_leaves_frees_the_engine_at_once(llm: LlmBench, kind
     if kind == COUNT:
         await waiting
     call.cancel()
-    took = await until(lambda: len(llm.seen(Cancel)) == 2)
-    assert took < 2.0
+    await until(lambda: len(llm.seen(Cancel)) == 2)
     assert llm.front.measures().running == llm.front.measures().waiting == 0
     await asyncio.gather(waiting, return_exceptions=True)
 

@@ -194,7 +194,7 @@ async def test_a_dead_stream_cancels_all_its_requests(llm: LlmBench) -> None:
     await call.read()
     await until(lambda: len(llm.seen(Submit)) == 5)
     call.cancel()
-    assert await until(lambda: len(llm.seen(Cancel)) == 5) < 2.0
+    await until(lambda: len(llm.seen(Cancel)) == 5)
 
 
 async def test_scope_of_each_request_reaches_the_engine(llm: LlmBench) -> None:

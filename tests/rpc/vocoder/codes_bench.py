@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from antiphon_vocoder.servicer import VocoderService
 from antiphon_vocoder.voices import load_catalog
 from speech_bench import ToneVoice, scripted_workers
 from support.fake_codec import CODEBOOKS, SIZE, FakeCodec
+from support.waiting import until
 
 FLUSH = pb.SpeechFlush()
 CLEAR = pb.SpeechClear()
@@ -159,11 +159,9 @@ class CodecBench:
     async def until_idle(self) -> None:
         """Waits until no stream holds anything."""
         codec = self.runtime.codec
-        for _ in range(500):
-            if not (codec.slots.busy or (codec.engine and codec.engine.stream_count)):
-                return
-            await asyncio.sleep(0.01)
-        raise TimeoutError("slots or streams are still held")
+        await until(
+            lambda: not (codec.slots.busy or (codec.engine and codec.engine.stream_count)), 30
+        )
 
 
 def speech_config(**config: Any) -> pb.StreamSpeechRequest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -35,6 +34,7 @@ from antiphon_vocoder.servicer import VocoderService
 from antiphon_vocoder.text import worker as phonemizer_worker
 from antiphon_vocoder.tts.piper import Latent
 from antiphon_vocoder.voices import load_catalog
+from support.waiting import until
 
 RATE = 22050
 SAMPLES_PER_ID = 400
@@ -176,11 +176,7 @@ class SpeechBench:
 
     async def until_idle(self) -> None:
         """Waits until no stream holds anything."""
-        for _ in range(500):
-            if not (self.runtime.slots.busy or self.runtime.engine.stream_count):
-                return
-            await asyncio.sleep(0.01)
-        raise TimeoutError("slots or streams are still held")
+        await until(lambda: not (self.runtime.slots.busy or self.runtime.engine.stream_count), 30)
 
 
 @asynccontextmanager

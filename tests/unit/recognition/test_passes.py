@@ -42,10 +42,10 @@ class Bench:
         self.passes.open(7, DecodeOptions(), partials=partials)
 
     def next(self) -> object:
-        return self.sent.get(timeout=5)
+        return self.sent.get(timeout=30)
 
     def wait_calls(self, count: int) -> None:
-        limit = time.monotonic() + 5
+        limit = time.monotonic() + 30
         while len(self.recognizer.calls) < count:
             assert time.monotonic() < limit
             time.sleep(0.001)

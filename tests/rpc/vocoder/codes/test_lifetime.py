@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import numpy as np
@@ -135,11 +134,9 @@ async def test_half_close_races_with_the_first_hop(bench: CodecBench) -> None:
 
 
 async def test_no_configuration_at_all_ends_typed(bench: CodecBench) -> None:
-    started = time.monotonic()
     for method in (bench.stub.DecodeCodes, bench.stub.EncodeAudio):
         with pytest.raises(AntiphonError) as error:
             async with open_stream(method()) as call:
                 async for _ in messages(call):
                     pass
         assert error.value.reason == "INPUT_IDLE"
-    assert time.monotonic() - started < 5.0

@@ -12,9 +12,17 @@ import pytest
 from antiphon.vocoder.v1 import vocoder_service_pb2 as pb
 from antiphon_core import metrics
 from antiphon_core.errors import DeadlineExceeded, Internal, ResourceExhausted
-from antiphon_core.rpc.streams import open_stream, result
+from antiphon_core.rpc.streams import messages, open_stream, result
 from antiphon_vocoder.formats.pcm import pcm16_from_float
-from codes_bench import CodecBench, Heard, codes_of, serving, speech_codes, speech_config
+from codes_bench import (
+    CodecBench,
+    Heard,
+    codes_of,
+    frames,
+    serving,
+    speech_codes,
+    speech_config,
+)
 from support.fake_codec import BAD_CODE, CODEBOOKS, FRAME, NAN_CODE, FakeCodec, whole
 
 RATE = 24_000
@@ -69,14 +77,16 @@ async def test_a_stream_that_waits_for_a_slot_is_told_so(codec: FakeCodec) -> No
         held = bench.stub.StreamSpeech()
         await held.write(speech_config())
         await held.read()
-        waiting = asyncio.create_task(bench.decode(codes_of(1, 3)))
-        await asyncio.sleep(0.5)
-        held.cancel()
-        heard = await waiting
-        ready = heard.kinds.index("ready")
-        assert ready >= 2
-        assert set(heard.kinds[:ready]) == {"progress"}
-        assert heard.kinds[-1] == "finished"
+        config = pb.DecodeCodesRequest(config=pb.DecodeConfig())
+        requests = [config, pb.DecodeCodesRequest(codes=frames(codes_of(1, 3)))]
+        async with open_stream(bench.stub.DecodeCodes(iter(requests))) as waiting:
+            heard = messages(waiting)
+            for _ in range(2):
+                assert (await anext(heard)).HasField("progress")
+            held.cancel()
+            kinds = [message.WhichOneof("message") async for message in heard]
+        assert "ready" in kinds and kinds[-1] == "finished"
+        assert set(kinds[: kinds.index("ready")]) <= {"progress"}
         await bench.until_idle()
 
 
