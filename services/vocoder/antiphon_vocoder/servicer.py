@@ -48,7 +48,7 @@ from antiphon_vocoder.stream_input import (
 from antiphon_vocoder.voice_convert import stored_voice_message, voice_request
 from antiphon_vocoder.voice_creation import MAX_UPLOAD_BYTES
 from antiphon_vocoder.voice_store.manifest import Manifest
-from antiphon_vocoder.voices import MODEL
+from antiphon_vocoder.voices import MODEL, require_voice_id
 
 
 class VocoderService(VocoderServiceServicer):
@@ -195,8 +195,8 @@ class VocoderService(VocoderServiceServicer):
         self, request: pb.GetVoiceRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetVoiceResponse:
         """One voice by id or alias."""
-        if not request.id:
-            raise InvalidArgument("id is required", reason="MISSING_FIELD", field="id")
+        # An alias may be written in any case.
+        require_voice_id(request.id.lower(), field="id")
         stored = self._runtime.voices.find(request.id, current().tenant)
         if stored is not None:
             return pb.GetVoiceResponse(voice=self._stored_voice(stored))
@@ -218,8 +218,7 @@ class VocoderService(VocoderServiceServicer):
         self, request: pb.DeleteVoiceRequest, context: grpc.aio.ServicerContext
     ) -> pb.DeleteVoiceResponse:
         """Only its tenant and administration may; presets belong to nobody."""
-        if not request.id:
-            raise InvalidArgument("id is required", reason="MISSING_FIELD", field="id")
+        require_voice_id(request.id, field="id")
         await self._runtime.voices.delete(request.id, _tenant_of(context), drain=request.drain)
         return pb.DeleteVoiceResponse()
 

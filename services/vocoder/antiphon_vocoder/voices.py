@@ -12,10 +12,11 @@ from pathlib import Path
 
 import msgspec
 from antiphon_core import metrics
-from antiphon_core.errors import FailedPrecondition, NotFound
+from antiphon_core.errors import FailedPrecondition, InvalidArgument, NotFound
 from antiphon_core.logs import get_logger
 
 from antiphon_vocoder.messages import VoiceFile
+from antiphon_vocoder.voice_store.manifest import VOICE_ID
 
 MODEL = "piper"
 """Id of the speech model of all Piper voices."""
@@ -33,7 +34,6 @@ _PACKAGED_SHA256 = {
     ".onnx": "58afce0321b8d9c46d7cdf9c16500cc55a793b4220212dba6b70fb788b3baf06",
     ".onnx.json": "3d6d5410b3795cb1950595247ef8f06190719e6fdbfa3a2356d8ec368e1aad33",
 }
-_VOICE_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _NOT_OF_AN_ID = re.compile(r"[^a-z0-9_-]+")
 _NEAR_NAMES = 5
 _HASH_BLOCK = 1 << 20
@@ -131,6 +131,22 @@ class VoiceCatalog:
         return near_names(name, self._by_name) or [v.id for v in self.voices[:_NEAR_NAMES]]
 
 
+def require_voice_id(name: str, *, field: str) -> None:
+    """Refuses what no voice can be called, before it is looked for.
+
+    Raises:
+        InvalidArgument: MISSING_FIELD or INVALID_VALUE, naming ``field``.
+    """
+    if not name:
+        raise InvalidArgument(f"{field} is required", reason="MISSING_FIELD", field=field)
+    if not VOICE_ID.fullmatch(name):
+        raise InvalidArgument(
+            f"{name[:64]!r} is no voice id: it must match {VOICE_ID.pattern}",
+            field=field,
+            metadata={"limit": VOICE_ID.pattern, "observed": name[:64]},
+        )
+
+
 def near_names(name: str, known: Iterable[str]) -> list[str]:
     """The few of the known names that resemble this one, the nearest first."""
     return difflib.get_close_matches(name[:64].lower(), list(known), _NEAR_NAMES, 0.5)
@@ -209,8 +225,8 @@ def read_voices(model: Path, voice_id: str) -> list[Voice]:
         ValueError: the id, the file or one of its fields is not as a Piper voice has it.
         OSError: it cannot be read.
     """
-    if not _VOICE_ID.fullmatch(voice_id):
-        raise ValueError(f"{voice_id!r} is no voice id: it must match {_VOICE_ID.pattern}")
+    if not VOICE_ID.fullmatch(voice_id):
+        raise ValueError(f"{voice_id!r} is no voice id: it must match {VOICE_ID.pattern}")
     try:
         config = msgspec.json.decode(
             model.with_name(model.name + ".json").read_bytes(), type=_PiperConfig
@@ -245,7 +261,7 @@ def _speakers(first: Voice, config: _PiperConfig) -> list[Voice]:
     voices = {0: first}
     for name, number in sorted(config.speaker_id_map.items(), key=lambda item: item[1]):
         voice_id = f"{first.id}-{_NOT_OF_AN_ID.sub('-', name.lower())}"
-        if not 0 <= number < config.num_speakers or not _VOICE_ID.fullmatch(voice_id):
+        if not 0 <= number < config.num_speakers or not VOICE_ID.fullmatch(voice_id):
             raise ValueError(f"speaker {name!r} with the number {number} makes no voice")
         if number == 0:
             voices[0] = replace(first, aliases=(voice_id,))
