@@ -152,7 +152,7 @@ class WhisperRecognizer:
         # It follows from the audio and the prompt alone.
         no_speech = attempts[0].no_speech
         if attempt is None:
-            return Transcript([], language, seconds, no_speech=no_speech)
+            return Transcript([], language, seconds, effort is Effort.FULL, no_speech)
         is_first_choice = attempt.is_plausible or attempt.is_silence
         settled = effort is Effort.FULL or (effort is Effort.AHEAD and is_first_choice)
         if attempt.is_silence:
