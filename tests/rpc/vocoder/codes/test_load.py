@@ -151,10 +151,10 @@ async def test_slow_reader_and_burst_lose_nothing(codec: FakeCodec) -> None:
             while (message := await slow.read()) is not grpc.aio.EOF:
                 heard.kinds.append(message.WhichOneof("message"))
                 heard.data += message.audio.data if message.HasField("audio") else b""
-                last = message
+                heard.messages = [message]
         # It stood still long before its end, and nothing was dropped meanwhile.
         assert len(codec.shapes) > 2 * stalled
-        assert last.finished.input_units == count
+        assert heard.finished.input_units == count
         assert len(heard.samples) == count * FRAME
 
 
