@@ -189,6 +189,41 @@ def test_wav_chunks_round_the_data_are_not_sound() -> None:
     assert np.array_equal(decode_audio(dressed, 16000), plain)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_long_wav_tells_its_size_in_a_chunk_of_its_own(told: bool) -> None:
+    """RF64; where its size is left open too, the end of the file is the end of the sound."""
+    values = np.round(RAMP * 32768).astype("<i2")
+    sizes = struct.pack("<QQQI", 0, values.nbytes if told else 0, 0, 0)
+    data = wav_file(
+        values, tag=1, bits=16, before=chunk(b"ds64", sizes), data_size=0xFFFFFFFF,
+        after=chunk(b"LIST", b"y" * 4001) if told else b"",
+    )  # fmt: skip
+    assert len(decode_audio(b"RF64" + b"\xff" * 4 + data[8:], 16000)) == len(RAMP)
+
+
+def test_a_chunk_with_a_lie_for_a_size_is_not_read_into_memory() -> None:
+    class Source(io.BytesIO):
+        longest = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            self.longest = max(self.longest, size or 0)
+            return super().read(size)
+
+    source = Source(b"RIFF\0\0\0\0WAVE" + b"fmt " + struct.pack("<I", 0xFFFFFFF0) + bytes(100))
+    with pytest.raises(InvalidArgument, match="0 channels"):
+        WavReader(source)
+    assert source.longest <= 1 << 16
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_samples_that_are_no_numbers_are_refused(bad: float) -> None:
+    values = RAMP.astype("<f4")
+    values[500] = bad
+    with pytest.raises(InvalidArgument, match="no finite numbers") as error:
+        decode_audio(wav_file(values, tag=3, bits=32), 16000)
+    assert error.value.reason == "INVALID_AUDIO"
+
+
 @pytest.mark.parametrize("size", [0xFFFFFFFF, 10**8])
 def test_wav_sizes_beyond_the_end_mean_the_end(size: int) -> None:
     values = np.round(RAMP * 32768).astype("<i2")

@@ -51,6 +51,8 @@ def decode_blocks(
     total = 0
     for block in _resampled(_native_blocks(file), target_rate):
         total += len(block)
+        if not np.isfinite(block).all():
+            raise _invalid("it has samples that are no finite numbers")
         if limit is not None and total > limit:
             raise InvalidArgument(
                 f"the audio is longer than {max_seconds:g} s",

@@ -25,6 +25,8 @@ _LARGEST_DATA = 0xFFFFFFDB
 _HEADER_AFTER_RIFF_SIZE = 36
 _SAMPLE_BYTES = 2
 _SKIP_BLOCK = 1 << 16
+_LONGEST_HEAD = 4096
+"""Bytes of a chunk of facts that are looked at: its size may be a lie of gigabytes."""
 
 
 def wav_header(rate: int, sample_count: int | None) -> bytes:
@@ -80,7 +82,7 @@ class WavReader:
 
     Chunks before ``data`` are skipped with their padding byte, what follows ``data`` is never
     taken for sound, and a size beyond the end of the file, or a placeholder, means "until the
-    end".
+    end". The placeholder of an RF64 file stands for the size in its ds64 chunk.
 
     Raises:
         InvalidArgument: reason INVALID_AUDIO when there is no fmt or data chunk.
@@ -93,6 +95,7 @@ class WavReader:
             raise _invalid("it does not start with a RIFF WAVE header")
         open_ended = struct.unpack("<I", head[4:8])[0] in (0, _OPEN_SIZE)
         found: WavFormat | None = None
+        long_size: int | None = None
         while True:
             header = source.read(8)
             if len(header) < 8:
@@ -101,12 +104,16 @@ class WavReader:
             if name == b"data":
                 break
             if name == b"fmt ":
-                found = _parse_format(source.read(size + size % 2)[:size])
+                found = _parse_format(self._head_of(size))
+            elif name == b"ds64":
+                long_size = _parse_long_size(self._head_of(size))
             else:
                 self._skip(size + size % 2)
         if found is None:
             raise _invalid("its data chunk comes before its fmt chunk")
         self.format = found
+        if size == _OPEN_SIZE and long_size:
+            size, open_ended = long_size, False
         to_end = size == _OPEN_SIZE or (size == 0 and open_ended)
         self._remaining: int | None = None if to_end else size
 
@@ -130,6 +137,12 @@ class WavReader:
             if whole:
                 yield _decode(data[:whole], self.format).reshape(-1, self.format.channels)
 
+    def _head_of(self, size: int) -> bytes:
+        """The begin of a chunk of this size; the source then stands behind the chunk."""
+        head = self._source.read(min(size, _LONGEST_HEAD))
+        self._skip(size + size % 2 - len(head))
+        return head
+
     def _skip(self, size: int) -> None:
         while size > 0:
             skipped = self._source.read(min(size, _SKIP_BLOCK))
@@ -147,6 +160,13 @@ def _parse_format(chunk: bytes) -> WavFormat:
     if channels == 0 or rate == 0:
         raise _invalid(f"its fmt chunk says {channels} channels at {rate} Hz")
     return WavFormat(tag=tag, channels=channels, rate=rate, bits=bits)
+
+
+def _parse_long_size(chunk: bytes) -> int:
+    """Bytes of the data chunk of an RF64 file, which its own 32 bits cannot tell."""
+    if len(chunk) < 16:
+        raise _invalid("its ds64 chunk is too short")
+    return struct.unpack("<Q", chunk[8:16])[0]
 
 
 def _decode(data: bytes, wav: WavFormat) -> NDArray[np.float32]:
