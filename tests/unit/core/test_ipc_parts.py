@@ -7,9 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
+import zmq
 from antiphon_core.errors import Unavailable
+from antiphon_core.ipc.channel import FrontChannel
 from antiphon_core.ipc.codec import Codec, MessageDecodeError
 from antiphon_core.ipc.endpoint import Endpoint
 from antiphon_core.ipc.inbox import Inbox
@@ -32,6 +35,7 @@ from echo_messages import (
 from echo_worker import serve
 from hypothesis import given
 from hypothesis import strategies as st
+from support.waiting import until
 
 
 def test_an_inbox_loses_and_reorders_nothing_between_threads() -> None:
@@ -184,6 +188,33 @@ async def test_the_local_twin_refuses_what_a_socket_would() -> None:
         while not local.exits:
             await asyncio.sleep(0.001)
     assert local.exits[0].code == 1
+
+
+async def test_what_a_worker_sent_is_there_once_its_link_is_lost(short_tmp: Path) -> None:
+    """However late ZeroMQ's thread is: until then the worker has not left."""
+    heard: list[object] = []
+    addresses = f"ipc://{short_tmp}/front", f"ipc://{short_tmp}/worker"
+    front = FrontChannel(
+        *addresses, inbound=FromWorker, on_message=heard.append, on_protocol_error=heard.append
+    )
+    await front.until_left(60.0)  # Nobody came.
+    context = zmq.Context()
+    worker = context.socket(zmq.PAIR)
+    worker.connect(addresses[0])
+    encode = Codec(FromWorker).encode
+    worker.send(encode(Up("here", 1)))
+    await until(lambda: heard)
+    leaving = asyncio.create_task(front.until_left(60.0))
+    await asyncio.sleep(0.1)
+    assert not leaving.done()
+    for number in range(50_000):
+        worker.send(encode(Pong(number)))
+    worker.close(linger=60_000)
+    await asyncio.to_thread(context.term)
+    await leaving
+    front.read_available()
+    front.close()
+    assert heard[1:] == [Pong(number) for number in range(50_000)]
 
 
 def modules_after(statement: str) -> set[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from antiphon_core.ipc.codec import Codec, MessageDecodeError
 
@@ -46,6 +47,8 @@ class FrontChannel:
         self._receiver = self._context.socket(zmq.PAIR)
         self._receiver.setsockopt(zmq.RCVHWM, 0)
         self._receiver.setsockopt(zmq.LINGER, 0)
+        self._links = self._receiver.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._is_linked = False
         self._receiver.bind(receive_address)
         self._sender = self._context.socket(zmq.PAIR)
         self._sender.setsockopt(zmq.SNDHWM, 0)
@@ -81,6 +84,28 @@ class FrontChannel:
             count += 1
         return not self._reading
 
+    async def until_left(self, seconds: float) -> None:
+        """Waits until all that a worker sent before it ended is there to be read.
+
+        Its end alone does not say so: ZeroMQ reads in a thread of its own, which may be late on a
+        busy machine, and tells of a lost link after the last message.
+
+        Args:
+            seconds: longest wait.
+        """
+        told = asyncio.Event()
+        descriptor = cast(int, self._links.getsockopt(zmq.FD))
+        self._loop.add_reader(descriptor, told.set)
+        try:
+            async with asyncio.timeout(seconds):
+                while self._has_link():
+                    await told.wait()
+                    told.clear()
+        except TimeoutError:
+            pass
+        finally:
+            self._loop.remove_reader(descriptor)
+
     def close(self) -> None:
         """Drops what is queued and frees the sockets; a second call does nothing."""
         self._stop_reading()
@@ -91,6 +116,12 @@ class FrontChannel:
         # socket would never signal again, so another turn is scheduled for it.
         if not self.read_available(_MESSAGES_PER_TURN):
             self._loop.call_soon(self._on_readable)
+
+    def _has_link(self) -> bool:
+        """Whether a worker is connected, as far as ZeroMQ's thread has seen."""
+        while self._reading and self._links.poll(0):
+            self._is_linked = recv_monitor_message(self._links)["event"] == zmq.EVENT_ACCEPTED
+        return self._reading and self._is_linked
 
     def _stop_reading(self) -> None:
         if self._reading:

@@ -25,7 +25,10 @@ from antiphon_core.logs import get_logger
 
 _SOCKET_PATH_LIMIT = 100
 """Unix socket paths hold 107 bytes."""
-_LAST_WORDS_SECONDS = 0.05
+_FIRST_WORDS_SECONDS = 0.05
+"""Time for ZeroMQ's thread to see a worker that ended as soon as it came."""
+_LAST_WORDS_SECONDS = 2.0
+"""Longest wait for what a worker that is gone has sent."""
 _KILL_WAIT_SECONDS = 5.0
 
 log = get_logger("ipc.worker")
@@ -245,11 +248,11 @@ class WorkerProcess:
                 process.send_signal(signal.SIGKILL)
 
     async def _hear_last_words(self, status: int) -> None:
-        """A worker that exits by itself may have sent why; ZeroMQ's thread needs a moment."""
-        if self._channel is None:
-            return
-        if status >= 0:
-            await asyncio.sleep(_LAST_WORDS_SECONDS)
+        """A worker that exits by itself may have sent why."""
+        channel = self._channel
+        if status >= 0 and channel is not None:
+            await asyncio.sleep(_FIRST_WORDS_SECONDS)
+            await channel.until_left(_LAST_WORDS_SECONDS)
         if self._channel is not None:
             self._channel.read_available()
 
