@@ -161,7 +161,7 @@ async def test_more_connections_than_the_cap_are_refused(tmp_path: Path) -> None
 
 async def head_of(reader: asyncio.StreamReader) -> bytes:
     try:
-        return await asyncio.wait_for(reader.read(12), 5)
+        return await asyncio.wait_for(reader.read(12), 20)
     except ConnectionError:
         return b""
 
@@ -183,7 +183,7 @@ async def test_certificates_are_replaced_without_a_restart(tmp_path: Path) -> No
         replaced = tmp_path / "secret.new"
         replaced.write_text(render_tls_secret(str(other / "chain.pem"), str(other / "key.pem")))
         replaced.rename(secret)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while (await served_name(port, "h2"))[0] != "second.test":
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)

@@ -94,7 +94,7 @@ async def updated(
     await send('{"type": "session.update", "session": {"type": "realtime"}}')
     kinds = []
     while "session.updated" not in kinds:
-        kinds.append(json.loads(await asyncio.wait_for(receive(), 10))["type"])
+        kinds.append(json.loads(await asyncio.wait_for(receive(), 30))["type"])
         assert "error" not in kinds
 
 
@@ -129,7 +129,7 @@ async def test_administration_is_json_for_administrators(
     refused = await http.get("/v1/admin/fleet")
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope")
     admin = {"authorization": f"Bearer {ADMIN}"}
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while True:
         fleet = (await http.get("/v1/admin/fleet", headers=admin)).json()
         if fleet["ready"] or time.monotonic() > deadline:
@@ -189,7 +189,7 @@ async def test_speech_goes_to_the_replica_with_free_slots(made: Stack) -> None:
     async with channel(made.proxy.plan.egress) as calls:
         stub = vocoder_service_pb2_grpc.VocoderServiceStub(calls)
         counts: Counter[str] = Counter()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while counts["a"] < 0.8 * counts.total() or not counts:
             assert time.monotonic() < deadline, counts
             answers = [await stub.ListVoices(request) for _ in range(40)]
@@ -201,7 +201,7 @@ async def test_speech_goes_to_the_replica_with_free_slots(made: Stack) -> None:
 
 async def test_each_access_is_one_line_of_json(made: Stack, http: httpx.AsyncClient) -> None:
     await http.get("/v1/models", headers={"x-request-id": "logged-1"})
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while not (lines := [x for x in made.proxy.access_log() if x["request_id"] == "logged-1"]):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)

@@ -22,7 +22,8 @@ from support.waiting import until
 pytestmark = pytest.mark.real
 
 STREAMS = 8
-ERROR_WITHIN_S = 2.0
+ERROR_WITHIN_S = 15.0
+"""At once for a busy machine; the streams would run for longer."""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ async def test_streams_get_a_typed_error_and_the_engine_recovers(own_suite: Runn
         asyncio.create_task(stream_until_error(client, event, number))
         for number, event in enumerate(started)
     ]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(event.wait() for event in started))
     engines = own_suite.processes("antiphon_llm.engine")
     assert len(engines) == 1
@@ -111,7 +112,7 @@ async def test_a_dead_speech_worker_comes_back(own_suite: RunningSuite, module: 
     assert workers
     for worker in workers:
         worker.kill()
-    deadline = time.perf_counter() + 30
+    deadline = time.perf_counter() + 90
     async with open_client(own_suite.url) as client:
         while True:
             try:

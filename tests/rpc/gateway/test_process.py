@@ -16,13 +16,8 @@ import httpx
 from antiphon.admin.v1 import node_pb2, node_pb2_grpc
 from fake_backends import FakeBackends, LlmScript
 from gateway_bench import events_of
+from support.suite import free_port_block
 from support.waiting import until
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def launch(*flags: str) -> asyncio.subprocess.Process:
@@ -35,9 +30,10 @@ async def launch(*flags: str) -> asyncio.subprocess.Process:
 async def gateway_process(
     target: str, **flags: object
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
-    port = free_port()
+    port = free_port_block(2)
     targets = json.dumps([target])
-    arguments = ["--port", str(port), "--llm-targets", targets, "--vocoder-targets", targets]
+    arguments = ["--port", str(port), "--node-bind", f"127.0.0.1:{port + 1}"]
+    arguments += ["--llm-targets", targets, "--vocoder-targets", targets]
     for name, value in flags.items():
         arguments += ["--" + name.replace("_", "-"), str(value)]
     process = await launch(*arguments)
@@ -64,12 +60,10 @@ async def gateway_process(
 async def test_sigterm_drains_and_exits_cleanly() -> None:
     fakes = FakeBackends()
     await fakes.start()
-    node = free_port()
-    async with gateway_process(
-        fakes.target, drain_notice_seconds=0.2, node_bind=f"127.0.0.1:{node}"
-    ) as (process, http):
+    async with gateway_process(fakes.target, drain_notice_seconds=0.2) as (process, http):
         while (await http.get("/health/ready")).status_code != 200:
             await asyncio.sleep(0.05)
+        node = (http.base_url.port or 0) + 1
         async with grpc.aio.insecure_channel(f"127.0.0.1:{node}") as channel:
             stub = node_pb2_grpc.NodeAdminServiceStub(channel)
             info = await stub.GetServerInfo(node_pb2.GetServerInfoRequest())

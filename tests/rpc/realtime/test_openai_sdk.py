@@ -39,7 +39,7 @@ async def test_audio_in_audio_out(gateway: RealtimeGateway, sdk: openai.AsyncOpe
         await connection.input_audio_buffer.append(audio=speech)
         audio = b""
         transcript = ""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             async for event in connection:
                 if event.type == "response.output_audio.delta":
                     audio += base64.b64decode(event.delta)
@@ -74,7 +74,7 @@ async def test_items_responses_and_errors(sdk: openai.AsyncOpenAI) -> None:
         await connection.conversation.item.delete(item_id="mine")
         await connection.input_audio_buffer.commit(event_id="empty")
         seen = {}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             async for event in connection:
                 seen[event.type] = event
                 if event.type == "error":
