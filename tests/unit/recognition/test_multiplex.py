@@ -95,7 +95,7 @@ END = pb.EndRecognitionInput()
 
 
 async def test_a_stream_that_says_nothing_ends_alone() -> None:
-    bench = await started(stream_idle_seconds=0.8)
+    bench = await started(stream_idle_seconds=1.5)
     bench.act("quiet", start=START)
     bench.act("ended", start=START)
     bench.act("loud", start=START)
