@@ -125,12 +125,13 @@ class Ours:
     def measure(self, load: Load) -> tuple[Speed, list[str]]:
         """Its speed, and the texts."""
         texts, seconds = load.timed(partial(self._texts, load))
-        features, made = load.timed(partial(self.backend._log_mel, load.clips[0], FRAMES))
+        made_features, made = load.timed(partial(self.backend._log_mel, load.clips[0], FRAMES))
+        features = torch.as_tensor(made_features)
         step, rows = self._step(load)
         speed = Speed(
             audio=load.speed(seconds),
             features=made * 1e3,
-            encoder=self._encoder(load, torch.from_numpy(features)),
+            encoder=self._encoder(load, features),
             step=step,
             rows=rows,
         )
@@ -151,7 +152,7 @@ class Ours:
 
         def several() -> None:
             for _ in range(ENCODINGS):
-                self.backend._model.encoder(features)
+                self.backend._model.encode(features)
 
         _, seconds = load.timed(partial(self.backend.engine.run, several, never))
         return seconds / ENCODINGS * 1e3

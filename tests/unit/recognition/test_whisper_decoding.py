@@ -70,7 +70,7 @@ def own_engine(
     backend: TorchBackend, monkeypatch: pytest.MonkeyPatch, rules: TokenRules
 ) -> Iterator[None]:
     """The backend with another engine over its model."""
-    made = engine.Engine(backend._model, rules, LANES)
+    made = engine.Engine(backend._model, rules, LANES, beams=1)
     with monkeypatch.context() as patched:
         patched.setattr(backend, "engine", made)
         yield
@@ -166,6 +166,27 @@ def test_a_text_is_the_same_bits_alone_and_among_others(backend: TorchBackend) -
     assert together < sum(len(text.tokens) for text in alone), "nothing ran in a batch"
 
 
+def test_equal_attempts_at_different_audio_leave_in_any_order(backend: TorchBackend) -> None:
+    attempt = Attempt(PLAIN, 0.0, 1, len(PLAIN) + ROOM)
+    kinds = (1, 7, 2, 7, 3, 7)
+    alone = {kind: decode(backend, sound(kind), attempt) for kind in kinds}
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        futures = [pool.submit(decode, backend, sound(kind), attempt) for kind in kinds]
+        assert [future.result(60) for future in futures] == [alone[kind] for kind in kinds]
+    assert len(alone[7].tokens) < len(alone[1].tokens), "all end at once"
+
+
+def test_a_defect_of_the_engine_keeps_nobody_waiting(
+    backend: TorchBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with own_engine(backend, monkeypatch, backend._rules):
+        monkeypatch.setattr(backend.engine, "_drop_cancelled", None)
+        with pytest.raises(CancelledError):
+            decode(backend, sound(1), ATTEMPTS[0][2])
+        with pytest.raises(TypeError):
+            backend.raise_failure()
+
+
 def test_a_cancelled_text_leaves_the_batch_and_frees_its_rows(backend: TorchBackend) -> None:
     cancelled = threading.Event()
     started = threading.Event()
@@ -222,7 +243,7 @@ def test_a_failed_step_fails_its_texts_and_the_next_one_works(
         def broken(*_: object) -> torch.Tensor:
             raise torch.OutOfMemoryError("no memory")
 
-        patched.setattr(backend.engine._logit_rules, "logprobs", broken)
+        patched.setattr(backend.engine._logit_rules, "scores", broken)
         with pytest.raises(MemoryError):
             decode(backend, sound(1), ATTEMPTS[0][2])
     assert decode(backend, sound(1), ATTEMPTS[0][2]) == wanted

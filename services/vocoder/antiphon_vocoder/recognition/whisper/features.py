@@ -9,7 +9,7 @@ RATE = 16_000
 FFT = 400
 HOP = 160
 FRAME_RATE = RATE // HOP
-_FLOOR_DECADES = 8.0
+FLOOR_DECADES = 8.0
 
 
 class LogMel:
@@ -21,7 +21,7 @@ class LogMel:
 
     def __init__(self, bands: int) -> None:
         self.bands = bands
-        self._window = np.hanning(FFT + 1)[:-1].astype(np.float32)
+        self._window = hann_window()
         self._filters = slaney_filters(bands)
 
     def __call__(self, audio: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
@@ -29,21 +29,33 @@ class LogMel:
 
         Audio past ``frames`` x 160 samples is not heard.
         """
-        samples = np.zeros(frames * HOP + FFT, np.float32)
-        heard = audio[: frames * HOP]
-        half = FFT // 2
-        samples[half : half + len(heard)] = heard
-        mirrored = heard[1 : half + 1][::-1]
-        samples[half - len(mirrored) : half] = mirrored
-        if len(heard) == frames * HOP:
-            samples[half + len(heard) :] = heard[-half - 1 : -1][::-1]
+        samples = padded_samples(audio, frames)
         windows = np.lib.stride_tricks.sliding_window_view(samples, FFT)[::HOP][:frames]
         spectrum = np.fft.rfft(windows * self._window, axis=1)
         power = np.square(spectrum.real) + np.square(spectrum.imag)
         mel = power.astype(np.float32) @ self._filters
         logarithm = np.log10(np.maximum(mel, 1e-10))
-        logarithm = np.maximum(logarithm, logarithm.max() - _FLOOR_DECADES)
+        logarithm = np.maximum(logarithm, logarithm.max() - FLOOR_DECADES)
         return np.ascontiguousarray(((logarithm + 4.0) / 4.0).T, dtype=np.float32)
+
+
+def hann_window() -> NDArray[np.float32]:
+    """Periodic, (FFT,)."""
+    return np.hanning(FFT + 1)[:-1].astype(np.float32)
+
+
+def padded_samples(audio: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
+    """Audio (n,) followed by silence, mirrored at both ends: (frames x HOP + FFT,), of which
+    frame i is the FFT samples from i x HOP on."""
+    samples = np.zeros(frames * HOP + FFT, np.float32)
+    heard = audio[: frames * HOP]
+    half = FFT // 2
+    samples[half : half + len(heard)] = heard
+    mirrored = heard[1 : half + 1][::-1]
+    samples[half - len(mirrored) : half] = mirrored
+    if len(heard) == frames * HOP:
+        samples[half + len(heard) :] = heard[-half - 1 : -1][::-1]
+    return samples
 
 
 def slaney_filters(bands: int) -> NDArray[np.float32]:

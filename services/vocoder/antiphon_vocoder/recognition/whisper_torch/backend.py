@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from antiphon_vocoder.recognition.whisper.vocabulary import Vocabulary
 from antiphon_vocoder.recognition.whisper.window import FRAMES, SECONDS, Window
 from antiphon_vocoder.recognition.whisper_torch.alignment import token_positions
 from antiphon_vocoder.recognition.whisper_torch.decoder import RowInput
+from antiphon_vocoder.recognition.whisper_torch.device_log_mel import DeviceLogMel
 from antiphon_vocoder.recognition.whisper_torch.engine import Engine
 from antiphon_vocoder.recognition.whisper_torch.memory import PAGE
 from antiphon_vocoder.recognition.whisper_torch.model import WhisperModel
@@ -85,25 +87,32 @@ class TorchBackend:
         self._languages = {vocabulary.language_token(code): code for code in vocabulary.languages}
         self.is_multilingual = self._rules.is_multilingual
         self.lanes = lanes
-        self._log_mel = LogMel(shape.mel_bands)
+        where = self._model.device
+        self._log_mel = (
+            LogMel(shape.mel_bands) if where.type == "cpu" else DeviceLogMel(shape.mel_bands, where)
+        )
         self._window = Window(step_frames=PAGE * _POSITION_FRAMES)
         self._places = list(range(lanes))
         self._changed = threading.Condition()
         with torch.inference_mode():
-            silence = self._model.encoder(torch.from_numpy(self._log_mel(_NOTHING, FRAMES)))
-            self._model.decoder.place_silence(silence)
-        self.engine = Engine(self._model, self._rules, rows)
+            silence = torch.as_tensor(self._log_mel(_NOTHING, FRAMES))
+            self._model.decoder.place_silence(self._model.encode(silence))
+        self.engine = Engine(self._model, self._rules, rows, beams)
 
     @contextmanager
     def encode(
         self, audio: NDArray[np.float32], is_cancelled: IsCancelled, *, urgent: bool = False
     ) -> Iterator[_EncodedAudio]:
         """See Backend."""
-        features = torch.from_numpy(self._log_mel(audio, self._window.frames(len(audio))))
+        features = self._features(audio)
         place = self._take_place(is_cancelled)
+
+        def run() -> torch.Tensor:
+            return self._model.decoder.place(place, self._model.encode(features()))
+
         try:
             table = self.engine.run(
-                lambda: self._model.decoder.place(place, self._model.encoder(features)),
+                run,
                 is_cancelled,
                 urgent=urgent,
             )
@@ -152,6 +161,14 @@ class TorchBackend:
         chances = logits.softmax(dim=1)[range(len(kept)), kept].tolist()
         missing = len(text) - len(kept)
         return Alignment(found + found[-1:] * missing, chances + [0.0] * missing)
+
+    def _features(self, audio: NDArray[np.float32]) -> Callable[[], torch.Tensor]:
+        """Gives the features on the engine's thread. A processor makes them here, beside it."""
+        frames = self._window.frames(len(audio))
+        if isinstance(self._log_mel, DeviceLogMel):
+            return partial(self._log_mel, audio, frames)
+        made = torch.from_numpy(self._log_mel(audio, frames))
+        return lambda: made
 
     def _take_place(self, is_cancelled: IsCancelled) -> int:
         with self._changed:

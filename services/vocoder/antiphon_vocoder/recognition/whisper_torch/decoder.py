@@ -32,7 +32,7 @@ class RowInput:
 
 
 @dataclass(frozen=True)
-class _Step:
+class StepInputs:
     """One step as the layers read it; N tokens of B rows, all on the device."""
 
     tokens: torch.Tensor
@@ -51,6 +51,8 @@ class _Step:
     audio_tables: torch.Tensor
     longest: int
     """Most tokens of a row."""
+    workspace: torch.Tensor | None = None
+    """Of the attention kernels; without one each call makes its own."""
 
 
 class Decoder:
@@ -93,7 +95,10 @@ class Decoder:
             rows: at least one.
             watch: takes the audio queries (N, heads, head width) of the layers that it names.
         """
-        step = self._step(rows)
+        return self.run(self._step(rows), watch)
+
+    def run(self, step: StepInputs, watch: dict[int, torch.Tensor] | None = None) -> torch.Tensor:
+        """As a call, of a step whose inputs lie on the device."""
         x = self._embedding(step.tokens) + self._positions[step.positions]
         for number, layer in enumerate(self._layers):
             x, queries = layer(x, step, self._memory.text[number], self._memory.audio[number])
@@ -108,7 +113,7 @@ class Decoder:
     def _keys_values(self, encoded: torch.Tensor) -> list[torch.Tensor]:
         return [layer.keys_values(encoded) for layer in self._layers]
 
-    def _step(self, rows: Sequence[RowInput]) -> _Step:
+    def _step(self, rows: Sequence[RowInput]) -> StepInputs:
         counts = [len(row.tokens) for row in rows]
         ints = torch.int32
         ends = torch.tensor(counts).cumsum(0)
@@ -126,7 +131,7 @@ class Decoder:
             self._memory.slots(row.row, row.first, count)
             for row, count in zip(rows, counts, strict=True)
         ]
-        step = _Step(
+        step = StepInputs(
             tokens=torch.tensor([token for row in rows for token in row.tokens], dtype=ints),
             positions=positions,
             slots=torch.cat(slots),
@@ -143,11 +148,11 @@ class Decoder:
         return step if self._device.type == "cpu" else _moved(step, self._device)
 
 
-def _moved(step: _Step, device: torch.device) -> _Step:
+def _moved(step: StepInputs, device: torch.device) -> StepInputs:
     moved = {
         field.name: getattr(step, field.name).to(device, non_blocking=True)
         for field in fields(step)
-        if field.name != "longest"
+        if field.name not in ("longest", "workspace")
     }
     return replace(step, **moved)
 
@@ -179,7 +184,7 @@ class _Layer:
     def __call__(
         self,
         x: torch.Tensor,
-        step: _Step,
+        step: StepInputs,
         text: tuple[torch.Tensor, torch.Tensor],
         audio: tuple[torch.Tensor, torch.Tensor],
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -198,6 +203,7 @@ class _Layer:
             block_tokens=PAGE,
             scale=self._scale,
             max_query=step.longest,
+            workspace=step.workspace,
         )
         x = x + self._text_out(attended.flatten(1))
         queries = self._q(self._audio_norm(x)).view(len(x), self._heads, -1)
@@ -210,6 +216,7 @@ class _Layer:
             block_tokens=PAGE,
             scale=self._scale,
             max_query=1,
+            workspace=step.workspace,
         )
         x = x + self._audio_out(attended.flatten(1))
         return x + self._down(functional.gelu(self._up(self._inner_norm(x)))), queries

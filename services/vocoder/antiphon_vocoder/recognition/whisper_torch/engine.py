@@ -11,15 +11,23 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
+from antiphon_core.logs import get_logger
 
 from antiphon_vocoder.codec_engine.device import is_fatal
 from antiphon_vocoder.recognition.whisper.backend import Attempt, Generated, IsCancelled
 from antiphon_vocoder.recognition.whisper_torch.decoder import RowInput
 from antiphon_vocoder.recognition.whisper_torch.model import WhisperModel
-from antiphon_vocoder.recognition.whisper_torch.rules import LogitRules, TokenRules
+from antiphon_vocoder.recognition.whisper_torch.rules import (
+    ANYTHING,
+    Allowed,
+    LogitRules,
+    Scores,
+    TokenRules,
+)
 from antiphon_vocoder.recognition.whisper_torch.search import (
     Choices,
     Search,
@@ -27,8 +35,13 @@ from antiphon_vocoder.recognition.whisper_torch.search import (
     open_search,
 )
 
+_RECORDED_TOKENS = 32
+"""A step may have so many at least, so that a prompt fits beside other rows."""
 
-@dataclass
+log = get_logger("recognition.whisper")
+
+
+@dataclass(eq=False)
 class _Text:
     """A decoding in the batch or waiting for rows.
 
@@ -47,7 +60,7 @@ class _Text:
     has_begun: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class _Task:
     """Work that runs alone between two steps."""
 
@@ -63,12 +76,16 @@ class Engine:
         model: with ``rows`` rows of text of which the last is for tasks.
         rules: of its tokens.
         rows: as the model was made.
+        beams: most of an attempt.
     """
 
-    def __init__(self, model: WhisperModel, rules: TokenRules, rows: int) -> None:
+    def __init__(self, model: WhisperModel, rules: TokenRules, rows: int, beams: int) -> None:
         self._model = model
         self._rules = rules
         self._logit_rules = LogitRules(rules, model.device)
+        self._recorded = model.record_steps(
+            self._logit_rules, tokens=max(rows, _RECORDED_TOKENS), top=2 * beams
+        )
         self.task_row = rows - 1
         self._free = list(range(rows - 1))
         self._urgent: deque[_Task] = deque()
@@ -83,6 +100,8 @@ class Engine:
         """Steps so far."""
         self.row_steps = 0
         """Rows of all steps so far: over ``steps`` it is the mean batch."""
+        self.unrecorded_steps = 0
+        """Of those on a CUDA device: a prompt was too long."""
         self._thread = threading.Thread(target=self._loop, name="whisper", daemon=True)
         self._thread.start()
 
@@ -129,8 +148,19 @@ class Engine:
             append()
             self._changed.notify()
 
-    @torch.inference_mode()
     def _loop(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:  # a defect of the engine: nobody may wait for it
+            log.exception("whisper_engine_failed")
+            with self._changed:
+                self.failure, self._stopping = error, True
+        for item in (*self._live, *self._waiting, *self._urgent, *self._tasks):
+            if not item.result.done():
+                item.result.set_exception(CancelledError())
+
+    @torch.inference_mode()
+    def _serve(self) -> None:
         self._model.bind_thread()
         while self._wait():
             # One at a time, so that an encoding holds up the texts of the batch for one step.
@@ -139,8 +169,6 @@ class Engine:
             self._drop_cancelled()
             if self._live:
                 self._guarded_step()
-        for item in (*self._live, *self._waiting, *self._urgent, *self._tasks):
-            item.result.set_exception(CancelledError())
 
     def _wait(self) -> bool:
         """Waits until there is work; whether the engine goes on."""
@@ -174,7 +202,8 @@ class Engine:
             self._step()
         except Exception as error:  # the texts of the batch fail, further ones may work
             for text in list(self._live):
-                text.result.set_exception(_typed(error))
+                if not text.result.done():
+                    text.result.set_exception(_typed(error))
                 self._leave(text)
             self._stop_if_fatal(error)
 
@@ -195,8 +224,7 @@ class Engine:
 
     def _step(self) -> None:
         inputs = [row for text in self._live for row in _inputs(text)]
-        states = self._model.decoder(inputs)
-        choices = self._choose(states, inputs)
+        choices = self._choose(inputs)
         self.steps += 1
         self.row_steps += len(inputs)
         position = 0
@@ -211,21 +239,8 @@ class Engine:
                 text.result.set_result(_generated(text))
                 self._leave(text)
 
-    def _choose(self, states: torch.Tensor, inputs: list[RowInput]) -> list[Choices]:
-        """Choices of all rows; fills in what new texts say about no speech."""
-        ends = torch.tensor([len(row.tokens) for row in inputs]).cumsum(0)
-        fresh, starts, row = [], [], 0
-        for text in self._live:
-            if not text.has_begun:
-                fresh.append(text)
-                prompt = list(text.attempt.prompt)
-                starts.append(int(ends[row]) - len(prompt) + prompt.index(self._rules.start))
-            row += len(text.search.rows)
-        picked = torch.cat((ends - 1, torch.tensor(starts, dtype=torch.long)))
-        logits = self._model.decoder.logits(states[picked.to(states.device)])
-        silent = logits[len(inputs) :].softmax(dim=1)[:, self._rules.no_speech].tolist()
-        for text, probability in zip(fresh, silent, strict=True):
-            text.no_speech = probability
+    def _choose(self, inputs: list[RowInput]) -> list[Choices]:
+        """Runs the rows; choices of all, and in new texts what they say about no speech."""
         allowed = [
             one
             for text in self._live
@@ -235,17 +250,44 @@ class Engine:
                 timestamps=self._rules.no_timestamps not in text.attempt.prompt,
             )
         ]
-        logprobs = self._logit_rules.logprobs(logits[: len(inputs)], allowed)
-        likeliest = logprobs.topk(max(text.search.top for text in self._live), dim=1)
-        tops = zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+        ends = list(accumulate(len(row.tokens) for row in inputs))
+        places = {end - 1: row for row, end in enumerate(ends)}
+        starts = self._starts(ends)
+        for token in starts.values():
+            if places.setdefault(token, len(places)) == len(allowed):
+                allowed.append(ANYTHING)
+        scores = self._scores(inputs, list(places), allowed)
+        for text, token in starts.items():
+            text.no_speech = scores.no_speech[places[token]]
         draws = [text.search.draws for text in self._live for _ in text.search.rows]
         return [
             Choices(
-                list(zip(ids, values, strict=True)),
-                logprobs[row].cpu().numpy() if draws[row] else None,
+                list(zip(scores.tokens[row], scores.logprobs[row], strict=True)),
+                scores.rows[row].cpu().numpy() if draws[row] else None,
             )
-            for row, (ids, values) in enumerate(tops)
+            for row in range(len(inputs))
         ]
+
+    def _starts(self, ends: list[int]) -> dict[_Text, int]:
+        """For each new text the place of its start token among all tokens."""
+        starts, row = {}, 0
+        for text in self._live:
+            if not text.has_begun:
+                prompt = list(text.attempt.prompt)
+                starts[text] = ends[row] - len(prompt) + prompt.index(self._rules.start)
+            row += len(text.search.rows)
+        return starts
+
+    def _scores(self, inputs: list[RowInput], picked: list[int], allowed: list[Allowed]) -> Scores:
+        """What may follow the picked ones of all tokens."""
+        if self._recorded is not None:
+            if sum(len(row.tokens) for row in inputs) <= self._recorded.tokens:
+                return self._recorded(inputs, picked, allowed)
+            self.unrecorded_steps += 1
+        decoder = self._model.decoder
+        logits = decoder.logits(decoder(inputs)[picked])
+        top = max(text.search.top for text in self._live)
+        return self._logit_rules.scores(logits, allowed, top)
 
     def _copy(self, text: _Text) -> None:
         copies = text.search.copies

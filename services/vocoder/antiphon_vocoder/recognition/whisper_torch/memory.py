@@ -63,8 +63,12 @@ class Memory:
 
     def slots(self, row: int, first: int, count: int) -> torch.Tensor:
         """Slots (count) int64 of a text row's positions from ``first`` on."""
-        start = (1 + row * self.row_pages) * PAGE + first
+        start = self.slot(row, first)
         return torch.arange(start, start + count)
+
+    def slot(self, row: int, position: int) -> int:
+        """Slot of one position of a text row."""
+        return (1 + row * self.row_pages) * PAGE + position
 
     def store_silence(self, keys_values: list[torch.Tensor]) -> None:
         """Keeps what stands behind every short window; as ``store`` for all positions."""

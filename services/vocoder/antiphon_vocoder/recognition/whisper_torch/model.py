@@ -9,6 +9,8 @@ import torch
 from antiphon_vocoder.recognition.whisper_torch.decoder import Decoder
 from antiphon_vocoder.recognition.whisper_torch.encoder import Encoder
 from antiphon_vocoder.recognition.whisper_torch.memory import Memory
+from antiphon_vocoder.recognition.whisper_torch.recordings import RecordedSteps, RecordedWindow
+from antiphon_vocoder.recognition.whisper_torch.rules import LogitRules
 from antiphon_vocoder.recognition.whisper_torch.weights import Storage, WhisperWeights, read_shape
 
 _TIED_HEAD = r"proj_out\.weight"
@@ -42,9 +44,15 @@ class WhisperModel:
         rows: int,
         places: int,
     ) -> None:
-        self.device = where = torch.device(device)
-        if where.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device {device!r} was asked for and torch finds no CUDA device here")
+        where = torch.device(device)
+        if where.type == "cuda":
+            if not torch.cuda.is_available():
+                raise ValueError(
+                    f"device {device!r} was asked for and torch finds no CUDA device here"
+                )
+            if where.index is None:
+                where = torch.device("cuda", torch.cuda.current_device())
+        self.device = where
         self.bind_thread()
         weights = WhisperWeights(directory, where, storage)
         self.shape = read_shape(weights)
@@ -54,6 +62,32 @@ class WhisperModel:
         self.encoder = Encoder(weights, self.shape, threads)
         self.decoder = Decoder(weights, self.shape, self.memory)
         weights.finish(ignored=[_TIED_HEAD])
+        self._recorded_window = None
+        if where.type == "cuda":
+            with torch.inference_mode():
+                self._recorded_window = RecordedWindow(self.encoder, self.shape, where)
+
+    def encode(self, features: torch.Tensor) -> torch.Tensor:
+        """features (bands, frames) to (frames / 2, width), which the next call may overwrite."""
+        recorded = self._recorded_window
+        if recorded is not None and recorded.fits(features):
+            return recorded(features)
+        return self.encoder(features)
+
+    def record_steps(self, rules: LogitRules, *, tokens: int, top: int) -> RecordedSteps | None:
+        """Steps of the decoder as graphs; None on a processor, which has no use for them."""
+        if self.device.type == "cpu":
+            return None
+        with torch.inference_mode():
+            return RecordedSteps(
+                self.decoder,
+                self.memory,
+                rules,
+                self.shape,
+                tokens=tokens,
+                top=top,
+                device=self.device,
+            )
 
     def bind_thread(self) -> None:
         """Kernels are launched on the current device, which every thread sets for itself."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from antiphon_nn.config_reader import ConfigReader
@@ -107,6 +108,34 @@ class Allowed:
     times_to: int
     weighs_times: bool
 
+    COLUMNS: ClassVar[int] = 5
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """As LogitRules takes it."""
+        times = (self.times_from, self.times_to)
+        return (self.lowest, *times, int(self.is_first), int(self.weighs_times))
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What may follow some tokens.
+
+    Attributes:
+        tokens: of each, the likeliest ones that follow it, descending.
+        logprobs: of those.
+        no_speech: of each, the chance of the token that says so, by logits without rules.
+        rows: of each, log-probabilities (vocabulary) fp32 on the device, valid until the next step.
+    """
+
+    tokens: list[list[int]]
+    logprobs: list[list[float]]
+    no_speech: list[float]
+    rows: Sequence[torch.Tensor] | torch.Tensor
+
+
+ANYTHING = Allowed(False, 0, 0, 2**31 - 1, False)
+
 
 def allowed_next(rules: TokenRules, tokens: Sequence[int], *, timestamps: bool) -> Allowed:
     """What may follow the tokens chosen so far.
@@ -138,35 +167,44 @@ class LogitRules:
     def __init__(self, rules: TokenRules, device: torch.device) -> None:
         self._rules = rules
         self._device = device
-        self._ids = torch.arange(rules.vocabulary, device=device)
-        self._suppressed = torch.tensor(rules.suppressed, dtype=torch.long, device=device)
-        self._first = torch.tensor(rules.suppressed_first, dtype=torch.long, device=device)
+        ids = torch.arange(rules.vocabulary, device=device)
+        self._ids = ids
+        self._suppressed = torch.isin(ids, torch.tensor(rules.suppressed, device=device))
+        self._first = torch.isin(ids, torch.tensor(rules.suppressed_first, device=device))
 
-    def logprobs(self, logits: torch.Tensor, allowed: Sequence[Allowed]) -> torch.Tensor:
-        """Natural log-probabilities (N, vocabulary) of logits (N, vocabulary), which are changed;
-        tokens that are ruled out have -inf."""
-        ruled_out = -torch.inf
-        first_time = self._rules.first_timestamp
-        bounds = torch.tensor(
-            [(row.lowest, row.times_from, row.times_to) for row in allowed], device=self._device
+    def __call__(
+        self, logits: torch.Tensor, allowed: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Applies what is allowed.
+
+        Args:
+            logits: (N, vocabulary) fp32.
+            allowed: (N, Allowed.COLUMNS) integers.
+
+        Returns:
+            Chances (N) of the token that says that nobody speaks, and natural log-probabilities
+            (N, vocabulary), -inf for tokens that are ruled out.
+        """
+        silent = logits.softmax(dim=1)[:, self._rules.no_speech]
+        lowest, low, high, is_first, weighs = allowed.t()[:, :, None]
+        ids, first_time = self._ids, self._rules.first_timestamp
+        out = (ids < lowest) | (ids >= high) | ((ids >= first_time) & (ids < low))
+        out |= self._suppressed | (self._first & (is_first > 0))
+        out |= (ids == self._rules.no_timestamps) & (weighs > 0)
+        ruled = logits.masked_fill(out, -torch.inf)
+        text, times = ruled[:, :first_time], ruled[:, first_time:]
+        due = times.logsumexp(dim=1) > text.amax(dim=1)
+        text.masked_fill_(due[:, None] & (weighs > 0), -torch.inf)
+        return silent, ruled.log_softmax(dim=1)
+
+    def scores(self, logits: torch.Tensor, allowed: Sequence[Allowed], top: int) -> Scores:
+        """The ``top`` likeliest tokens by logits (N, vocabulary) fp32."""
+        columns = torch.tensor([one.columns for one in allowed], device=self._device)
+        silent, logprobs = self(logits, columns)
+        likeliest = logprobs.topk(top, dim=1)
+        return Scores(
+            likeliest.indices.tolist(), likeliest.values.tolist(), silent.tolist(), logprobs
         )
-        lowest, low, high = bounds.t()[:, :, None]
-        outside = (self._ids < lowest) | (self._ids >= high)
-        logits.masked_fill_(outside | ((self._ids >= first_time) & (self._ids < low)), ruled_out)
-        logits[:, self._suppressed] = ruled_out
-        fresh = [row for row, one in enumerate(allowed) if one.is_first]
-        if fresh:
-            logits[torch.tensor(fresh, device=self._device)[:, None], self._first] = ruled_out
-        weighed = [row for row, one in enumerate(allowed) if one.weighs_times]
-        if weighed:
-            rows = torch.tensor(weighed, device=self._device)
-            logits[rows, self._rules.no_timestamps] = ruled_out
-            some = logits[rows]
-            text, times = some[:, :first_time], some[:, first_time:]
-            due = times.logsumexp(dim=1) > text.amax(dim=1)
-            text.masked_fill_(due[:, None], ruled_out)
-            logits[rows] = some
-        return logits.log_softmax(dim=1)
 
 
 def _tokens(config: ConfigReader, key: str, size: int) -> tuple[int, ...]:
