@@ -36,11 +36,15 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tiny")
+    return small_llama(tmp_path_factory.mktemp("tiny"), positions=128)
+
+
+def small_llama(path: Path, positions: int) -> Path:
     torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, eos_token_id=95,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=positions,
+        eos_token_id=95,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(path)
     return path
@@ -124,23 +128,26 @@ async def test_boots_serves_cancels_and_ends(front: Front) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-async def test_sigterm_in_mid_stream_ends_every_request(checkpoint: Path, depth: int) -> None:
-    front = Front(EngineConfig(model_path=str(checkpoint), threads=1, overlap_depth=depth))
+async def test_sigterm_in_mid_stream_ends_every_request(tmp_path: Path, depth: int) -> None:
+    # Long enough for the signal to come in the middle however late this process sends it.
+    path = small_llama(tmp_path, positions=16_384)
+    front = Front(EngineConfig(model_path=str(path), threads=1, overlap_depth=depth))
     await front.worker.start()
-    await front.until(Hello)
-    for n in range(12):
-        sampling = Sampling(max_tokens=120, ignore_eos=True)
-        front.worker.send(Submit(f"r{n}", [1, 2, 3], sampling))
-    await front.until(StepOutputs)
-    assert front.worker.pid is not None
-    os.kill(front.worker.pid, signal.SIGTERM)
-    ends = [await front.finish_of(f"r{n}") for n in range(12)]
-    assert {end.error_reason for end in ends} <= {"DRAINING", ""}
-    assert ends[-1].error_reason == "DRAINING"
-    while not front.exits:
-        await asyncio.sleep(0.02)
-    assert (front.exits[0].code, front.exits[0].signal) == (0, None)
-    await front.worker.stop(5.0)
+    try:
+        await front.until(Hello)
+        for n in range(12):
+            sampling = Sampling(max_tokens=16_000, ignore_eos=True)
+            front.worker.send(Submit(f"r{n}", [1, 2, 3], sampling))
+        await front.until(StepOutputs)
+        assert front.worker.pid is not None
+        os.kill(front.worker.pid, signal.SIGTERM)
+        ends = [await front.finish_of(f"r{n}") for n in range(12)]
+        assert {end.error_reason for end in ends} == {"DRAINING"}
+        while not front.exits:
+            await asyncio.sleep(0.02)
+        assert (front.exits[0].code, front.exits[0].signal) == (0, None)
+    finally:
+        await front.worker.stop(5.0)
 
 
 @pytest.mark.parametrize("depth", [0, 1])
