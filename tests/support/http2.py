@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -11,7 +12,7 @@ import h2.connection
 import h2.events
 import h2.settings
 from websockets.frames import Frame, Opcode
-from websockets.protocol import CLIENT, Protocol
+from websockets.protocol import CLIENT, Event, Protocol
 
 
 class WebSocketOverHttp2:
@@ -29,6 +30,8 @@ class WebSocketOverHttp2:
         self._connection = connection
         self._stream = stream
         self._protocol = Protocol(CLIENT)
+        self._frames: deque[Event] = deque()
+        """Received together with one that was wanted before them."""
 
     async def send(self, text: str) -> None:
         """One text message."""
@@ -40,7 +43,9 @@ class WebSocketOverHttp2:
     async def receive(self) -> str:
         """The next text message."""
         while True:
-            for frame in self._protocol.events_received():
+            self._frames.extend(self._protocol.events_received())
+            while self._frames:
+                frame = self._frames.popleft()
                 if isinstance(frame, Frame) and frame.opcode is Opcode.TEXT:
                     return bytes(frame.data).decode()
             for event in await self.events():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from antiphon_vocoder.engine.stream import Hop, SpeechStream, next_stream
 from antiphon_vocoder.messages import OpenStream, SpeakClause
 from antiphon_vocoder.tts.piper import Latent
 
 RATE = 1000
+NOW = 10.0
 
 
 def stream(slot: int, *, ready_at: float = 0.0, clauses: int = 1) -> SpeechStream:
@@ -24,7 +26,7 @@ def stream(slot: int, *, ready_at: float = 0.0, clauses: int = 1) -> SpeechStrea
 def test_first_audio_comes_before_a_listener_with_slack() -> None:
     running, new = stream(0), stream(1, ready_at=10.0)
     running.note_audio(5 * RATE, now=9.0)
-    assert next_stream([running, new], 30.0) is new
+    assert next_stream([running, new], 30.0, NOW) is new
 
 
 def test_a_listener_about_to_run_dry_comes_before_first_audio() -> None:
@@ -32,7 +34,7 @@ def test_a_listener_about_to_run_dry_comes_before_first_audio() -> None:
     # A hop on busy cores may take what the listener has left.
     running.note_audio(RATE, now=9.9)
     assert 0.8 < running.slack(10.0) < 1.0
-    assert next_stream([running, new], 30.0) is running
+    assert next_stream([running, new], 30.0, NOW) is running
 
 
 def test_streams_share_evenly_under_overload() -> None:
@@ -40,7 +42,7 @@ def test_streams_share_evenly_under_overload() -> None:
     served = np.zeros(8, int)
     now = 0.0
     for _ in range(800):
-        chosen = next_stream(streams, 30.0)
+        chosen = next_stream(streams, 30.0, NOW)
         assert chosen is not None
         served[chosen.opened.slot] += 1
         now += 0.1
@@ -53,15 +55,15 @@ def test_streams_share_evenly_under_overload() -> None:
 def test_unsent_audio_beyond_the_lead_stops_a_stream() -> None:
     slow = stream(0)
     slow.note_audio(2 * RATE, now=0.0)
-    assert next_stream([slow], 2.0) is None
+    assert next_stream([slow], 2.0, NOW) is None
     slow.delivered = 500
-    assert next_stream([slow], 2.0) is slow
+    assert next_stream([slow], 2.0, NOW) is slow
 
 
 def test_a_busy_or_closed_stream_is_not_taken() -> None:
     busy, closed = stream(0), stream(1)
     busy.running, closed.closed = 1, True
-    assert next_stream([busy, closed, SpeechStream(busy.opened, RATE)], 30.0) is None
+    assert next_stream([busy, closed, SpeechStream(busy.opened, RATE)], 30.0, NOW) is None
 
 
 def test_dropped_clauses_are_forgotten_and_later_ones_stay() -> None:
@@ -94,33 +96,34 @@ def encoded(one: SpeechStream, frames: int = 3000) -> Hop:
     return hop
 
 
-def heard(one: SpeechStream) -> SpeechStream:
+def heard(one: SpeechStream, seconds: float = 1.0) -> SpeechStream:
+    """With so much audio for its listener at ``NOW``."""
     encoded(one)
-    one.note_audio(RATE, now=0.0)
+    one.note_audio(int(seconds * RATE), now=NOW)
     return one
 
 
 def test_a_stream_runs_ahead_where_no_other_needs_the_core() -> None:
     alone = heard(stream(0))
     first = alone.take()
-    assert next_stream([alone], 30.0) is alone
+    assert next_stream([alone], 30.0, NOW) is alone
     second = alone.take()
     assert first.window is not second.window
-    assert next_stream([alone], 30.0) is None
+    assert next_stream([alone], 30.0, NOW) is None
 
 
-def test_a_stream_does_not_run_ahead_of_its_first_audio() -> None:
-    new = stream(0)
-    encoded(new)
+@pytest.mark.parametrize("seconds", [0.0, 0.35])
+def test_a_hop_that_is_waited_for_has_its_core_alone(seconds: float) -> None:
+    new = heard(stream(0), seconds)
     new.take()
-    assert next_stream([new], 30.0) is None
+    assert next_stream([new], 30.0, NOW) is None
 
 
 def test_a_newcomer_comes_before_one_that_would_run_ahead() -> None:
     talking, new = heard(stream(0)), stream(1, ready_at=1e9)
     talking.take()
     assert talking.deadline() < new.deadline()
-    assert next_stream([talking, new], 30.0) is new
+    assert next_stream([talking, new], 30.0, NOW) is new
 
 
 def test_the_next_clause_is_encoded_while_the_last_window_runs() -> None:

@@ -47,10 +47,9 @@ class SingleRecognition(BackendStream[RecognitionEvent]):
         """Audio that waits to be written."""
         self._writer: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> SingleRecognition:
+    async def _enter(self) -> None:
         await write(self._call, convert.live_config_to_proto(self._config))
         self._writer = asyncio.create_task(self._write_all())
-        return self
 
     async def __aexit__(
         self,

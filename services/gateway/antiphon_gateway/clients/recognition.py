@@ -55,9 +55,8 @@ class FileRecognitionStream(TwoWayStream[FileEvent]):
         super().__init__(call, observe, FileFinished)
         self._config = config
 
-    async def __aenter__(self) -> FileRecognitionStream:
+    async def _enter(self) -> None:
         await self._write(convert.file_config_to_proto(self._config))
-        return self
 
     async def send_bytes(self, data: bytes) -> None:
         """Appends bytes of the file."""

@@ -49,9 +49,8 @@ class SpeechStream(TwoWayStream[SpeechEvent]):
         """Whether it takes codes, not text."""
         return self._config.code_format is not None
 
-    async def __aenter__(self) -> SpeechStream:
+    async def _enter(self) -> None:
         await self._write(convert.config_to_proto(self._config))
-        return self
 
     async def send_text(self, text: str) -> None:
         """Appends to the text; any cut of the same text gives the same samples."""

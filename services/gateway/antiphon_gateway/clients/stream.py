@@ -66,10 +66,19 @@ class EventStream(Protocol[EventOut]):
 
 
 class CancelledByLeaving(ABC, Generic[Event]):
-    """An EventStream whose ``cancel`` is called at the end of the block."""
+    """An EventStream whose ``cancel`` is called at the end of the block, or on the way into it."""
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._enter()
+        except BaseException:
+            # A block that was not entered is not left either.
+            self.cancel()
+            raise
         return self
+
+    async def _enter(self) -> None:
+        """What a stream does first; nothing by default."""
 
     async def __aexit__(
         self,

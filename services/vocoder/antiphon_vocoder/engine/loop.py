@@ -142,7 +142,8 @@ class EngineLoop:
     def _take(self) -> Hop | None:
         with self._changed:
             while not self._stopping:
-                stream = next_stream(self._streams.values(), self._config.lead_seconds)
+                lead, now = self._config.lead_seconds, self._clock()
+                stream = next_stream(self._streams.values(), lead, now)
                 if stream is not None:
                     return stream.take()
                 self._changed.wait()

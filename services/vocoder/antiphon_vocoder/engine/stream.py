@@ -19,6 +19,8 @@ FIRST_AUDIO_SECONDS = 0.150
 _HOP_SECONDS = 1.0
 """What a hop and what may run before it can take on busy cores: a listener who runs dry sooner
 comes before one who has heard nothing yet."""
+_AHEAD_SECONDS = 0.8
+"""A listener who has less is served by one hop at a time."""
 _HOPS_AT_ONCE = 2
 """Of one stream. More would finish a long text sooner and keep a newcomer waiting on every core."""
 _FIRST_WINDOWS = (0.35, 0.70)
@@ -144,8 +146,6 @@ class SpeechStream:
     ready_at: float = 0.0
     """When its first hop since it last was idle could run."""
     first_audio_at: float | None = None
-    heard: bool = False
-    """Whether audio has come of what it was last ready with."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -156,7 +156,6 @@ class SpeechStream:
         """Queues a clause."""
         if not self.clauses and not self.begun:
             self.ready_at = now
-            self.heard = False
         self.clauses.append(clause)
 
     def drop_through(self, clause: int) -> int:
@@ -174,12 +173,14 @@ class SpeechStream:
         """Whether the clause's audio is no longer wanted."""
         return self.closed or clause.clause <= self.dropped_through
 
-    def can_run(self, lead_seconds: float) -> bool:
+    def can_run(self, lead_seconds: float, now: float) -> bool:
         """Whether a hop of it may be taken now.
 
-        A second one may beside the first once there is audio: before, it would only slow the first.
+        A second one may beside the first once its listener has audio for longer than the first can
+        take: before, it would only slow the first.
         """
-        if self.closed or self.running >= (_HOPS_AT_ONCE if self.heard else 1):
+        at_once = _HOPS_AT_ONCE if self.slack(now) >= _AHEAD_SECONDS else 1
+        if self.closed or self.running >= at_once:
             return False
         if not self.clauses and not any(progress.waiting for progress in self.begun):
             return False
@@ -217,7 +218,6 @@ class SpeechStream:
         if self.first_audio_at is None or self.slack(now) < 0:
             self.first_audio_at = now - self.produced / self.sample_rate
         self.produced += sample_count
-        self.heard = True
 
     def deadline(self) -> float:
         """When the next hop has to begin: ``_HOP_SECONDS`` before the listener runs dry; before
@@ -229,10 +229,12 @@ class SpeechStream:
         return max(dry_at - _HOP_SECONDS, due)
 
 
-def next_stream(streams: Iterable[SpeechStream], lead_seconds: float) -> SpeechStream | None:
+def next_stream(
+    streams: Iterable[SpeechStream], lead_seconds: float, now: float
+) -> SpeechStream | None:
     """The stream whose hop runs next: the earliest deadline, ties to the lower slot. One that has
     a hop running comes after all that have none."""
-    ready = (stream for stream in streams if stream.can_run(lead_seconds))
+    ready = (stream for stream in streams if stream.can_run(lead_seconds, now))
     return min(
         ready, key=lambda stream: (stream.running, stream.deadline(), stream.key), default=None
     )
