@@ -26,7 +26,7 @@ def stream(slot: int, *, ready_at: float = 0.0, clauses: int = 1) -> SpeechStrea
 def test_first_audio_comes_before_a_listener_with_slack() -> None:
     running, new = stream(0), stream(1, ready_at=10.0)
     running.note_audio(5 * RATE, now=9.0)
-    assert next_stream([running, new], 30.0, NOW) is new
+    assert next_stream([running, new], 30.0, NOW, ahead=True) is new
 
 
 def test_a_listener_about_to_run_dry_comes_before_first_audio() -> None:
@@ -34,7 +34,7 @@ def test_a_listener_about_to_run_dry_comes_before_first_audio() -> None:
     # A hop on busy cores may take what the listener has left.
     running.note_audio(RATE, now=9.9)
     assert 0.8 < running.slack(10.0) < 1.0
-    assert next_stream([running, new], 30.0, NOW) is running
+    assert next_stream([running, new], 30.0, NOW, ahead=True) is running
 
 
 def test_streams_share_evenly_under_overload() -> None:
@@ -42,7 +42,7 @@ def test_streams_share_evenly_under_overload() -> None:
     served = np.zeros(8, int)
     now = 0.0
     for _ in range(800):
-        chosen = next_stream(streams, 30.0, NOW)
+        chosen = next_stream(streams, 30.0, NOW, ahead=True)
         assert chosen is not None
         served[chosen.opened.slot] += 1
         now += 0.1
@@ -55,15 +55,17 @@ def test_streams_share_evenly_under_overload() -> None:
 def test_unsent_audio_beyond_the_lead_stops_a_stream() -> None:
     slow = stream(0)
     slow.note_audio(2 * RATE, now=0.0)
-    assert next_stream([slow], 2.0, NOW) is None
+    assert next_stream([slow], 2.0, NOW, ahead=True) is None
     slow.delivered = 500
-    assert next_stream([slow], 2.0, NOW) is slow
+    assert next_stream([slow], 2.0, NOW, ahead=True) is slow
 
 
 def test_a_busy_or_closed_stream_is_not_taken() -> None:
     busy, closed = stream(0), stream(1)
     busy.running, closed.closed = 1, True
-    assert next_stream([busy, closed, SpeechStream(busy.opened, RATE)], 30.0, NOW) is None
+    assert (
+        next_stream([busy, closed, SpeechStream(busy.opened, RATE)], 30.0, NOW, ahead=True) is None
+    )
 
 
 def test_dropped_clauses_are_forgotten_and_later_ones_stay() -> None:
@@ -106,24 +108,31 @@ def heard(one: SpeechStream, seconds: float = 1.0) -> SpeechStream:
 def test_a_stream_runs_ahead_where_no_other_needs_the_core() -> None:
     alone = heard(stream(0))
     first = alone.take()
-    assert next_stream([alone], 30.0, NOW) is alone
+    assert next_stream([alone], 30.0, NOW, ahead=True) is alone
     second = alone.take()
     assert first.window is not second.window
-    assert next_stream([alone], 30.0, NOW) is None
+    assert next_stream([alone], 30.0, NOW, ahead=True) is None
+
+
+def test_no_stream_runs_ahead_where_other_work_waits_for_the_cores() -> None:
+    alone = heard(stream(0))
+    assert next_stream([alone], 30.0, NOW, ahead=False) is alone
+    alone.take()
+    assert next_stream([alone], 30.0, NOW, ahead=False) is None
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.35])
 def test_a_hop_that_is_waited_for_has_its_core_alone(seconds: float) -> None:
     new = heard(stream(0), seconds)
     new.take()
-    assert next_stream([new], 30.0, NOW) is None
+    assert next_stream([new], 30.0, NOW, ahead=True) is None
 
 
 def test_a_newcomer_comes_before_one_that_would_run_ahead() -> None:
     talking, new = heard(stream(0)), stream(1, ready_at=1e9)
     talking.take()
     assert talking.deadline() < new.deadline()
-    assert next_stream([talking, new], 30.0, NOW) is new
+    assert next_stream([talking, new], 30.0, NOW, ahead=True) is new
 
 
 def test_the_next_clause_is_encoded_while_the_last_window_runs() -> None:

@@ -1,9 +1,9 @@
 """The model process's loop: takes messages, runs hops in worker threads, sends audio.
 
 A hop is a clause's encoding or the decoding of one window of it; windows do not depend on one
-another. Which stream is next is decided anew for every hop (``next_stream``): cores that no other
-stream needs decode ahead for one, and what they decode is sent in order. The lock guards the
-streams and is never held during a hop.
+another. Which stream is next is decided anew for every hop (``next_stream``): cores that neither
+another stream nor other work needs decode ahead for one, and what they decode is sent in order.
+The lock guards the streams and is never held during a hop.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ from antiphon_vocoder.tts.piper import Latent, PiperVoice
 
 _STATS_SECONDS = 1.0
 _CLIP = 0.99
+_FREE_SHARE = 0.9
+"""Of a hop's time in which it ran; below it other work of the machine waits for the cores."""
+_FREE_HOPS = 4
 
 
 class EngineLoop:
@@ -69,6 +72,8 @@ class EngineLoop:
         self._streams: dict[int, SpeechStream] = {}
         self._stopping = False
         self._cancelled_hops = 0
+        self._free_hops = 0
+        """The latest hops that had a core to themselves, so that nobody missed another one."""
         self._stats_at = clock()
 
     def run(self) -> None:
@@ -126,11 +131,13 @@ class EngineLoop:
 
     def _work(self) -> None:
         while (hop := self._take()) is not None:
-            started = self._clock()
             try:
                 voice = self._voices.get(hop.stream.opened.voice)
+                started, worked = self._clock(), time.thread_time()
                 result = self._run(hop, voice)
-                self._commit(hop, voice, result, self._clock() - started)
+                seconds, worked = self._clock() - started, time.thread_time() - worked
+                self._free_hops = self._free_hops + 1 if worked >= _FREE_SHARE * seconds else 0
+                self._commit(hop, voice, result, seconds)
             except Exception as error:
                 traceback.print_exc()
                 self._fail(hop.stream, error)
@@ -142,8 +149,12 @@ class EngineLoop:
     def _take(self) -> Hop | None:
         with self._changed:
             while not self._stopping:
-                lead, now = self._config.lead_seconds, self._clock()
-                stream = next_stream(self._streams.values(), lead, now)
+                stream = next_stream(
+                    self._streams.values(),
+                    self._config.lead_seconds,
+                    self._clock(),
+                    ahead=self._free_hops >= _FREE_HOPS,
+                )
                 if stream is not None:
                     return stream.take()
                 self._changed.wait()

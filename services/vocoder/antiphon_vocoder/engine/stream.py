@@ -173,14 +173,17 @@ class SpeechStream:
         """Whether the clause's audio is no longer wanted."""
         return self.closed or clause.clause <= self.dropped_through
 
-    def can_run(self, lead_seconds: float, now: float) -> bool:
+    def can_run(self, lead_seconds: float, now: float, *, ahead: bool) -> bool:
         """Whether a hop of it may be taken now.
 
-        A second one may beside the first once its listener has audio for longer than the first can
-        take: before, it would only slow the first.
+        Args:
+            lead_seconds: unsent audio from which it is not scheduled.
+            now: seconds.
+            ahead: a second hop may run beside the first. It does once the listener has audio for
+                longer than the first can take: before, it would only slow the first.
         """
-        at_once = _HOPS_AT_ONCE if self.slack(now) >= _AHEAD_SECONDS else 1
-        if self.closed or self.running >= at_once:
+        runs_ahead = ahead and self.slack(now) >= _AHEAD_SECONDS
+        if self.closed or self.running >= (_HOPS_AT_ONCE if runs_ahead else 1):
             return False
         if not self.clauses and not any(progress.waiting for progress in self.begun):
             return False
@@ -230,11 +233,11 @@ class SpeechStream:
 
 
 def next_stream(
-    streams: Iterable[SpeechStream], lead_seconds: float, now: float
+    streams: Iterable[SpeechStream], lead_seconds: float, now: float, *, ahead: bool
 ) -> SpeechStream | None:
     """The stream whose hop runs next: the earliest deadline, ties to the lower slot. One that has
-    a hop running comes after all that have none."""
-    ready = (stream for stream in streams if stream.can_run(lead_seconds, now))
+    a hop running comes after all that have none. Arguments as ``can_run`` takes them."""
+    ready = (stream for stream in streams if stream.can_run(lead_seconds, now, ahead=ahead))
     return min(
         ready, key=lambda stream: (stream.running, stream.deadline(), stream.key), default=None
     )
