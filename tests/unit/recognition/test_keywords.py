@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 from antiphon_vocoder.recognition.messages import DecodeOptions
-from antiphon_vocoder.recognition.whisper.backend import (
-    Alignment,
-    Attempt,
-    Generated,
-    IsCancelled,
-)
 from antiphon_vocoder.recognition.whisper.opening import packaged_model
 from antiphon_vocoder.recognition.whisper.prompt import PROMPT_TOKENS, PromptBuilder
 from antiphon_vocoder.recognition.whisper.recognizer import WhisperRecognizer
 from antiphon_vocoder.recognition.whisper.vocabulary import Vocabulary
+
+from tests.unit.recognition.scripted_engine import ScriptedEngine
 
 
 @pytest.fixture(scope="module")
@@ -49,47 +42,15 @@ def test_what_does_not_fit_is_left_out_from_the_end_and_counted_once(
     assert vocabulary.decode(builder.tokens(long, ["Siobhan"])) == " word" * PROMPT_TOKENS
 
 
-class PromptRecorder:
-    """An engine that answers with one token, and keeps what it was asked."""
-
-    is_multilingual = False
-    lanes = 1
-
-    def __init__(self) -> None:
-        self.prompts: list[list[int]] = []
-
-    @contextmanager
-    def encode(
-        self, audio: np.ndarray, is_cancelled: IsCancelled, *, urgent: bool = False
-    ) -> Iterator[PromptRecorder]:
-        yield self
-
-    def detect_language(self) -> str:
-        return "en"
-
-    def generate(self, attempt: Attempt) -> Generated:
-        self.prompts.append(list(attempt.prompt))
-        return Generated([11], -0.1, 0.0)
-
-    def align(self, start: Sequence[int], tokens: Sequence[int]) -> Alignment:
-        return Alignment([0] * (len(tokens) + 1), [1.0] * len(tokens))
-
-    def raise_failure(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 def test_every_engine_is_given_the_keywords_before_the_start_sequence(
     vocabulary: Vocabulary,
 ) -> None:
-    engine = PromptRecorder()
+    engine = ScriptedEngine(vocabulary, [("Yes.", -0.1, 0.0)])
     recognizer = WhisperRecognizer(engine, vocabulary)
     audio = np.zeros(16_000, np.float32)
     recognizer.transcribe(audio, DecodeOptions(keywords=["Siobhan"], prompt="We met."))
     recognizer.transcribe(audio, DecodeOptions())
-    told, plain = engine.prompts
+    told, plain = [list(attempt.prompt) for attempt in engine.attempts]
     assert told == [vocabulary.previous, *told[1 : -len(plain)], *plain]
     assert vocabulary.decode(told[1 : -len(plain)]) == " Siobhan. We met."
     assert recognizer.keywords_left_out == 0

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from antiphon_vocoder.recognition.messages import DecodeOptions
-from antiphon_vocoder.recognition.whisper.backend import (
-    Alignment,
-    Attempt,
-    Generated,
-    IsCancelled,
-)
 from antiphon_vocoder.recognition.whisper.opening import packaged_model
 from antiphon_vocoder.recognition.whisper.recognizer import TEMPERATURES, WhisperRecognizer
 from antiphon_vocoder.recognition.whisper.transcript import Effort, Transcript
 from antiphon_vocoder.recognition.whisper.vocabulary import Vocabulary
 
-Answer = tuple[str, float, float]
-"""Text, mean log-probability, probability of no speech."""
+from tests.unit.recognition.scripted_engine import Answer, ScriptedEngine
+
 LOOP = "no " * 60
 SECOND = np.zeros(16_000, np.float32)
 
@@ -28,41 +21,6 @@ SECOND = np.zeros(16_000, np.float32)
 @pytest.fixture(scope="module")
 def vocabulary() -> Vocabulary:
     return Vocabulary(packaged_model() / "tokenizer.json")
-
-
-class ScriptedEngine:
-    """Answers each attempt with the next of its texts, the last one again and again."""
-
-    is_multilingual = False
-    lanes = 1
-
-    def __init__(self, vocabulary: Vocabulary, answers: Sequence[Answer]) -> None:
-        self._vocabulary = vocabulary
-        self._answers = answers
-        self.attempts: list[Attempt] = []
-
-    @contextmanager
-    def encode(
-        self, audio: np.ndarray, is_cancelled: IsCancelled, *, urgent: bool = False
-    ) -> Iterator[ScriptedEngine]:
-        yield self
-
-    def detect_language(self) -> str:
-        return "en"
-
-    def generate(self, attempt: Attempt) -> Generated:
-        text, logprob, no_speech = self._answers[min(len(self.attempts), len(self._answers) - 1)]
-        self.attempts.append(attempt)
-        return Generated(self._vocabulary.encode_text(text), logprob, no_speech)
-
-    def align(self, start: Sequence[int], tokens: Sequence[int]) -> Alignment:
-        return Alignment([0] * (len(tokens) + 1), [1.0] * len(tokens))
-
-    def raise_failure(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def heard(

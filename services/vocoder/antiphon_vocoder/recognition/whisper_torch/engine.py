@@ -254,7 +254,8 @@ class Engine:
         places = {end - 1: row for row, end in enumerate(ends)}
         starts = self._starts(ends)
         for token in starts.values():
-            if places.setdefault(token, len(places)) == len(allowed):
+            if token not in places:
+                places[token] = len(places)
                 allowed.append(ANYTHING)
         scores = self._scores(inputs, list(places), allowed)
         for text, token in starts.items():
