@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+
+from antiphon_core.ipc.child_process import ChildProcess
 
 CHILDREN = 150
 
@@ -52,3 +56,14 @@ def test_children_start_while_grpc_is_busy() -> None:
     )
     assert found.stdout.split() == [str(CHILDREN)], found.stderr[-2000:]
     assert "fork" not in found.stderr
+
+
+async def test_a_child_shares_the_cores_with_its_parent_and_not_its_interrupts() -> None:
+    """Linux shares cores out among sessions; a Ctrl-C goes to a process group."""
+    child = ChildProcess(["sleep", "60"], os.environ)
+    try:
+        assert os.getsid(child.pid) == os.getsid(0)
+        assert os.getpgid(child.pid) != os.getpgid(0)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        await child.wait()

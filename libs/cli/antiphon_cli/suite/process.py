@@ -86,7 +86,8 @@ class ServiceProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                # As in antiphon_core.ipc.child_process: no session of its own.
+                process_group=0,
             )
 
     async def _watch(self) -> None:

@@ -30,8 +30,10 @@ class ChildProcess:
             command,
             stdin=subprocess.DEVNULL,
             env=environment,
-            # A Ctrl-C in the terminal must reach the parent only, which drains first.
-            start_new_session=True,
+            # A Ctrl-C in the terminal must reach the parent only, which drains first. A session of
+            # its own would do that too, but Linux then shares the cores out among sessions instead
+            # of threads (sched(7), autogroup), and a hop waits ten times its work for a recogniser.
+            process_group=0,
         )
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
