@@ -1,8 +1,8 @@
 """The model process's loop: takes messages, runs hops in worker threads, sends audio.
 
 A hop is a clause's encoding or the decoding of one window of it; windows do not depend on one
-another. Which stream is next is decided anew for every hop (``next_stream``): cores that neither
-another stream nor other work needs decode ahead for one, and what they decode is sent in order.
+another. Which stream is next is decided anew for every hop (``next_stream``): cores that no other
+stream needs decode ahead for one, and what they decode is sent in order.
 The lock guards the streams and is never held during a hop.
 """
 
@@ -42,9 +42,6 @@ from antiphon_vocoder.tts.piper import Latent, PiperVoice
 
 _STATS_SECONDS = 1.0
 _CLIP = 0.99
-_FREE_SHARE = 0.9
-"""Of a hop's time in which it ran; below it other work of the machine waits for the cores."""
-_FREE_HOPS = 4
 
 
 class EngineLoop:
@@ -72,8 +69,6 @@ class EngineLoop:
         self._streams: dict[int, SpeechStream] = {}
         self._stopping = False
         self._cancelled_hops = 0
-        self._free_hops = 0
-        """The latest hops that had a core to themselves, so that nobody missed another one."""
         self._stats_at = clock()
 
     def run(self) -> None:
@@ -133,11 +128,9 @@ class EngineLoop:
         while (hop := self._take()) is not None:
             try:
                 voice = self._voices.get(hop.stream.opened.voice)
-                started, worked = self._clock(), time.thread_time()
+                started = self._clock()
                 result = self._run(hop, voice)
-                seconds, worked = self._clock() - started, time.thread_time() - worked
-                self._free_hops = self._free_hops + 1 if worked >= _FREE_SHARE * seconds else 0
-                self._commit(hop, voice, result, seconds)
+                self._commit(hop, voice, result, self._clock() - started)
             except Exception as error:
                 traceback.print_exc()
                 self._fail(hop.stream, error)
@@ -149,14 +142,11 @@ class EngineLoop:
     def _take(self) -> Hop | None:
         with self._changed:
             while not self._stopping:
-                stream = next_stream(
-                    self._streams.values(),
-                    self._config.lead_seconds,
-                    self._clock(),
-                    ahead=self._free_hops >= _FREE_HOPS,
-                )
+                now = self._clock()
+                lead = self._config.lead_seconds
+                stream = next_stream(self._streams.values(), lead, now)
                 if stream is not None:
-                    return stream.take()
+                    return stream.take(now)
                 self._changed.wait()
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ FIRST_AUDIO_SECONDS = 0.150
 """A stream without audio yet is due so long after its first hop could have run."""
 _HOP_SECONDS = 1.0
 """What a hop and what may run before it can take on busy cores: a listener who runs dry sooner
-comes before one who has heard nothing yet."""
+than the hops up to his next audio take comes before one who has heard nothing yet."""
 _AHEAD_SECONDS = 0.8
 """A listener who has less is served by one hop at a time."""
 _HOPS_AT_ONCE = 2
@@ -145,6 +146,8 @@ class SpeechStream:
     delivered: int = 0
     ready_at: float = 0.0
     """When its first hop since it last was idle could run."""
+    began_at: float = -math.inf
+    """When the encoding of its latest clause was taken."""
     first_audio_at: float | None = None
 
     @property
@@ -173,23 +176,22 @@ class SpeechStream:
         """Whether the clause's audio is no longer wanted."""
         return self.closed or clause.clause <= self.dropped_through
 
-    def can_run(self, lead_seconds: float, now: float, *, ahead: bool) -> bool:
-        """Whether a hop of it may be taken now.
+    def can_run(self, lead_seconds: float, now: float) -> bool:
+        """Whether a hop of it may be taken now: a second one beside the first once the listener has
+        audio for longer than the first can take; before, it would only slow the first.
 
         Args:
             lead_seconds: unsent audio from which it is not scheduled.
             now: seconds.
-            ahead: a second hop may run beside the first. It does once the listener has audio for
-                longer than the first can take: before, it would only slow the first.
         """
-        runs_ahead = ahead and self.slack(now) >= _AHEAD_SECONDS
-        if self.closed or self.running >= (_HOPS_AT_ONCE if runs_ahead else 1):
+        hops_at_once = _HOPS_AT_ONCE if self.slack(now) >= _AHEAD_SECONDS else 1
+        if self.closed or self.running >= hops_at_once:
             return False
         if not self.clauses and not any(progress.waiting for progress in self.begun):
             return False
         return self.produced - self.delivered < lead_seconds * self.sample_rate
 
-    def take(self) -> Hop:
+    def take(self, now: float) -> Hop:
         """Its next hop, where ``can_run``: the next window, else the next clause's encoding."""
         self.running += 1
         for progress in self.begun:
@@ -199,6 +201,7 @@ class SpeechStream:
                 return Hop(self, progress, window)
         progress = ClauseProgress(self.clauses.popleft())
         self.begun.append(progress)
+        self.began_at = now
         return Hop(self, progress, None)
 
     def decoded(self) -> Iterator[tuple[ClauseProgress, Window]]:
@@ -223,21 +226,25 @@ class SpeechStream:
         self.produced += sample_count
 
     def deadline(self) -> float:
-        """When the next hop has to begin: ``_HOP_SECONDS`` before the listener runs dry; before
-        first audio, and after silence, when it was ready plus ``FIRST_AUDIO_SECONDS``."""
-        due = self.ready_at + FIRST_AUDIO_SECONDS
-        if self.first_audio_at is None:
-            return due
-        dry_at = self.first_audio_at + self.produced / self.sample_rate
-        return max(dry_at - _HOP_SECONDS, due)
+        """When the next hop has to begin: ``_HOP_SECONDS`` for each hop up to the next audio before
+        the listener runs dry; before first audio, and after a pause for want of text,
+        ``FIRST_AUDIO_SECONDS`` after it was ready or, so that those who came late do not all begin
+        at once before listeners who wait, after it began."""
+        dry_at = -math.inf
+        if self.first_audio_at is not None:
+            dry_at = self.first_audio_at + self.produced / self.sample_rate
+        if dry_at <= self.ready_at:
+            return max(self.ready_at, self.began_at) + FIRST_AUDIO_SECONDS
+        is_encoded = any(progress.waiting for progress in self.begun)
+        return dry_at - _HOP_SECONDS * (1 if is_encoded else 2)
 
 
 def next_stream(
-    streams: Iterable[SpeechStream], lead_seconds: float, now: float, *, ahead: bool
+    streams: Iterable[SpeechStream], lead_seconds: float, now: float
 ) -> SpeechStream | None:
     """The stream whose hop runs next: the earliest deadline, ties to the lower slot. One that has
     a hop running comes after all that have none. Arguments as ``can_run`` takes them."""
-    ready = (stream for stream in streams if stream.can_run(lead_seconds, now, ahead=ahead))
+    ready = (stream for stream in streams if stream.can_run(lead_seconds, now))
     return min(
         ready, key=lambda stream: (stream.running, stream.deadline(), stream.key), default=None
     )
