@@ -45,7 +45,7 @@ async def serve(settings: VocoderSettings) -> int:
     node = NodeAdminServicer(
         lifecycle,
         lambda: _server_info(settings),
-        lambda: _measures(speech),
+        lambda: _measures(speech, recognition),
         config=settings.values,
         on_shutdown=stop.ask,
     )
@@ -90,7 +90,7 @@ def _server_info(settings: VocoderSettings) -> ServerInfo:
     )
 
 
-def _measures(speech: SpeechRuntime) -> NodeMeasures:
+def _measures(speech: SpeechRuntime, recognition: RecognitionRuntime) -> NodeMeasures:
     pools = speech.pools.values()
     busy = sum(pool.busy for pool in pools)
     return NodeMeasures(
@@ -100,7 +100,7 @@ def _measures(speech: SpeechRuntime) -> NodeMeasures:
         running=busy,
         waiting=sum(pool.queued for pool in pools),
         resident_bytes=speech.resident_bytes,
-        worker_restarts=speech.engine.restarts + speech.codec.restarts,
+        worker_restarts=speech.worker_restarts + recognition.restarts,
     )
 
 

@@ -65,6 +65,11 @@ class SpeechRuntime:
         )
         self._gauges: asyncio.Task[None] | None = None
 
+    @property
+    def worker_restarts(self) -> int:
+        """Restarts of all workers so far."""
+        return self.engine.restarts + self.phonemizer.restarts + self.codec.restarts
+
     async def start(self) -> None:
         """Starts the workers and waits until they are warm.
 

@@ -195,5 +195,7 @@ def test_killed_workers_are_typed_errors_and_come_back(
         # A request that meets the dead process is asked again of the next.
         assert (await bench.say(FOX)).kinds[-1] == "finished"
 
+    before = bench.runtime.worker_restarts
     loop_runner.run(kill_engine())
     loop_runner.run(kill_phonemizer())
+    assert bench.runtime.worker_restarts == before + 2

@@ -23,6 +23,7 @@ class ScriptedEngine:
 
     is_multilingual = False
     lanes = 1
+    graph_misses = 0
 
     def __init__(self, vocabulary: Vocabulary, answers: Sequence[Answer]) -> None:
         self._vocabulary = vocabulary

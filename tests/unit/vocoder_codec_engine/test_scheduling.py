@@ -35,6 +35,20 @@ def test_earliest_deadline_first_and_a_new_stream_waits_for_the_urgent() -> None
     assert bench.steps[-1].hops[0].slot == new[0]
 
 
+def test_a_listener_whose_codes_come_just_in_time_is_due_when_it_runs_dry() -> None:
+    bench = Bench(FakeCodec(), rungs=(1,))
+    live, new = bench.open(0), bench.open(1)
+    bench.push(live, random_codes(1, 1))
+    bench.turns(1)
+    bench.clock.now = 0.05
+    bench.push(new, random_codes(2, 4))
+    # 20 ms before it runs dry; the new one is due at 0.20.
+    bench.clock.now = 0.06
+    bench.push(live, random_codes(1, 2))
+    bench.turns(1)
+    assert bench.steps[-1].hops[0].slot == live[0]
+
+
 def test_hops_of_one_kind_run_in_one_step() -> None:
     bench = Bench(FakeCodec(), slots=64)
     keys = [bench.open(slot) for slot in range(20)]

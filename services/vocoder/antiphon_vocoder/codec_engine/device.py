@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
+from antiphon_nn.device import with_index
 from antiphon_nn.graph_recorder import GraphRecorder
 
 
@@ -91,9 +92,7 @@ class CudaStepDevice:
     runs_behind = True
 
     def __init__(self, name: str) -> None:
-        self.device = torch.device(name)
-        if self.device.index is None:
-            self.device = torch.device("cuda", torch.cuda.current_device())
+        self.device = with_index(torch.device(name))
         torch.cuda.set_device(self.device)
         free, _ = torch.cuda.mem_get_info(self.device)
         self._free_before = free

@@ -261,7 +261,9 @@ class HopStream:
         self.next = StepKey(self.codec, self.stage, frames)
         self.deadline = self.ready_at + FIRST_AUDIO_SECONDS
         if self._first_output_at is not None and self.stage is Stage.DECODE:
-            self.deadline = max(self.deadline, self.deadline_of_output())
+            dry_at = self.deadline_of_output()
+            # Who ran dry before there was input is as one who has heard nothing yet.
+            self.deadline = dry_at if dry_at > self.ready_at else self.deadline
 
     def _next_length(self, position: int) -> int:
         return self._plan.next_hop(position, self._available, self._forced, ended=self.ended)

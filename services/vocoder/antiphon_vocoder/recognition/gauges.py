@@ -23,6 +23,7 @@ GAUGES = {
     "recognition_voice_embedding_seconds": "Time of embedding a voice, mean of the process",
     "recognition_voice_embedding_failures": "Segments left without a speaker by a failed embedding",
     "recognition_keywords_left_out": "Keywords that did not fit the recogniser's prompt",
+    "recognition_graph_misses": "Steps of the recogniser that no CUDA graph was recorded for",
     "recognition_worker_resident_bytes": "Memory of the recogniser process",
 }
 """Meaning of each gauge."""
@@ -52,6 +53,7 @@ class WorkerGauges(msgspec.Struct, frozen=True, tag=True):
     voice_seconds: float
     voice_failures: int
     keywords_left_out: int
+    graph_misses: int
     queued: int
     """Passes waiting."""
     resident_bytes: int
@@ -75,6 +77,7 @@ def worker_values(seen: WorkerGauges) -> dict[str, float]:
         "recognition_voice_embedding_seconds": _ratio(seen.voice_seconds, seen.voices),
         "recognition_voice_embedding_failures": seen.voice_failures,
         "recognition_keywords_left_out": seen.keywords_left_out,
+        "recognition_graph_misses": seen.graph_misses,
         "recognition_worker_resident_bytes": seen.resident_bytes,
     }
 

@@ -75,6 +75,11 @@ class RecognitionRuntime:
         """Process id of the worker while it lives."""
         return self._worker.pid
 
+    @property
+    def restarts(self) -> int:
+        """Restarts of the worker so far."""
+        return self._worker.restarts
+
     async def start(self, lifecycle: Lifecycle) -> None:
         """Starts the worker and waits until its models are loaded.
 
@@ -155,7 +160,7 @@ class RecognitionRuntime:
         values: dict[str, float] = {
             "recognition_streams": len(self._streams),
             "recognition_files": len(self._files),
-            "recognition_worker_restarts": self._worker.restarts,
+            "recognition_worker_restarts": self.restarts,
         }
         seen = self._gauges
         if seen is not None:

@@ -172,6 +172,7 @@ class Worker:
                 voice_seconds=speakers.seconds,
                 voice_failures=speakers.failures,
                 keywords_left_out=self._recognizer.keywords_left_out,
+                graph_misses=self._recognizer.graph_misses,
                 queued=self._passes.queued,
                 resident_bytes=_resident_bytes(),
             )

@@ -71,6 +71,11 @@ class Phonemizer:
         """Process id while alive."""
         return self._worker.pid
 
+    @property
+    def restarts(self) -> int:
+        """Restarts so far."""
+        return self._worker.restarts
+
     async def start(self) -> None:
         """Starts the process and waits until espeak-ng is loaded.
 

@@ -98,6 +98,11 @@ class Backend(Protocol):
     lanes: int
     """Excerpts that it works on at once; more wait."""
 
+    @property
+    def graph_misses(self) -> int:
+        """Steps on a CUDA device that no graph was recorded for."""
+        ...
+
     def encode(
         self, audio: NDArray[np.float32], is_cancelled: IsCancelled, *, urgent: bool = False
     ) -> AbstractContextManager[EncodedAudio]:

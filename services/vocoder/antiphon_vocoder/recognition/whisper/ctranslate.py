@@ -39,6 +39,7 @@ class CTranslateBackend:
     """
 
     lanes = 1
+    graph_misses = 0
 
     def __init__(self, directory: Path, *, compute_type: str, threads: int) -> None:
         self._model = ctranslate2.models.Whisper(

@@ -94,6 +94,11 @@ class WhisperRecognizer:
         return self._backend.lanes
 
     @property
+    def graph_misses(self) -> int:
+        """Steps on a CUDA device that no graph was recorded for, since the start of the process."""
+        return self._backend.graph_misses
+
+    @property
     def keywords_left_out(self) -> int:
         """Keywords that did not fit the prompt, since the start of the process."""
         return self._prompts.left_out

@@ -99,6 +99,11 @@ class TorchBackend:
             self._model.decoder.place_silence(self._model.encode(silence))
         self.engine = Engine(self._model, self._rules, rows, beams)
 
+    @property
+    def graph_misses(self) -> int:
+        """See Backend."""
+        return self.engine.graph_misses
+
     @contextmanager
     def encode(
         self, audio: NDArray[np.float32], is_cancelled: IsCancelled, *, urgent: bool = False

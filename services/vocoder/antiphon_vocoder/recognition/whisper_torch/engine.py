@@ -100,7 +100,7 @@ class Engine:
         """Steps so far."""
         self.row_steps = 0
         """Rows of all steps so far: over ``steps`` it is the mean batch."""
-        self.unrecorded_steps = 0
+        self.graph_misses = 0
         """Of those on a CUDA device: a prompt was too long."""
         self._thread = threading.Thread(target=self._loop, name="whisper", daemon=True)
         self._thread.start()
@@ -284,7 +284,7 @@ class Engine:
         if self._recorded is not None:
             if sum(len(row.tokens) for row in inputs) <= self._recorded.tokens:
                 return self._recorded(inputs, picked, allowed)
-            self.unrecorded_steps += 1
+            self.graph_misses += 1
         decoder = self._model.decoder
         logits = decoder.logits(decoder(inputs)[picked])
         top = max(text.search.top for text in self._live)

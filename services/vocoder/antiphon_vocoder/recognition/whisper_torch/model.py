@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from antiphon_nn.device import with_index
 
 from antiphon_vocoder.recognition.whisper_torch.decoder import Decoder
 from antiphon_vocoder.recognition.whisper_torch.encoder import Encoder
@@ -44,15 +45,7 @@ class WhisperModel:
         rows: int,
         places: int,
     ) -> None:
-        where = torch.device(device)
-        if where.type == "cuda":
-            if not torch.cuda.is_available():
-                raise ValueError(
-                    f"device {device!r} was asked for and torch finds no CUDA device here"
-                )
-            if where.index is None:
-                where = torch.device("cuda", torch.cuda.current_device())
-        self.device = where
+        self.device = where = with_index(torch.device(device))
         self.bind_thread()
         weights = WhisperWeights(directory, where, storage)
         self.shape = read_shape(weights)
