@@ -25,15 +25,18 @@ SOAK_S = 60.0
 
 def judge(report: Report, found: Findings) -> None:
     """The soak's bars."""
-    below, above = found.below, found.above
+    below, near, above = found.below, found.near, found.above
     report.add("below_capacity_underruns", below.get("underruns", 0), asdict(found))
-    report.add("below_capacity_refused", below.get("refused", 0))
+    report.add("near_capacity_underruns", near.get("underruns", 0))
+    refused = below.get("refused", 0) + near.get("refused", 0)
+    report.add("below_capacity_refused", refused)
     report.add("below_capacity_first_audio_p50", 1000 * first_audio_p50(found))
     report.add("above_capacity_refused", above.get("refused", 0))
     report.add("refusals_without_retry", above.get("without_retry", 0))
-    report.add("lost_streams", sum(one.get("lost", 0) for one in (below, above, found.heard)))
-    errors = sum(count for name, count in (below | above).items() if name.startswith("error_"))
-    report.add("unexpected_errors", errors + found.heard.get("errors", 0))
+    outcomes = (*found.spoken.values(), found.heard)
+    report.add("lost_streams", sum(one.get("lost", 0) for one in outcomes))
+    counts = [item for one in outcomes for item in one.items()]
+    report.add("unexpected_errors", sum(n for name, n in counts if name.startswith("error")))
     report.add("slots_left", found.slots_left)
 
 

@@ -1,8 +1,9 @@
-"""Speech and recognition together for many minutes: below the measured capacity, above, and below.
+"""Speech and recognition together for many minutes: below the measured capacity and above it.
 
 32 recognition streams talk now and then, in real time, while texts to speak come at random times.
-Below the capacity nobody's audio may run dry; above it streams are refused with a retry time, and
-those that were taken still end. At the end slots and memory are as they were.
+At half and at four fifths of the capacity nobody's audio may run dry; above it streams are refused
+with a retry time, and those that were taken still end. At the end slots and memory are as they
+were.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ CALLERS = 32
 """Speech streams in flight at most while the load is below the capacity."""
 TALK_SHARE = 0.08
 """Part of a listener's audio that is speech: together about two and a half people talk."""
-BELOW, ABOVE = 0.5, 6.0
-"""Offered load over the measured capacity. Half leaves room for what Poisson arrivals pile up."""
+BELOW, NEAR, ABOVE = 0.5, 0.8, 6.0
+"""Offered load over the measured capacity. Near it Poisson arrivals wait for each other."""
+PHASES = ((0.25, NEAR), (0.25, BELOW), (0.1, ABOVE), (0.4, BELOW))
+"""(Share of the time, load). Memory is compared between the two below."""
 CAPACITY_S = 10.0
 PATIENCE_S = 120.0
 WINDOW_SHARE = 0.08
@@ -54,17 +57,24 @@ class Findings:
     capacity_per_s: float = 0.0
     """Streams a second that all slots serve beside the listeners."""
     below: dict[str, int] = field(default_factory=dict)
-    """Streams below the capacity: done, refused, other errors, underruns, lost."""
+    """Streams at ``BELOW``: done, refused, other errors, underruns, lost."""
+    near: dict[str, int] = field(default_factory=dict)
+    """The same at ``NEAR``."""
     above: dict[str, int] = field(default_factory=dict)
     heard: dict[str, int] = field(default_factory=dict)
     """Recognition streams: done, lost, errors; finals with text and without."""
     first_audio_s: list[float] = field(default_factory=list)
-    """Of the streams below the capacity."""
+    """Of the streams at ``BELOW``."""
     slots_left: int = -1
     memory_warm: float = 0.0
     memory_end: float = 0.0
     memory_samples: list[int] = field(default_factory=list)
     """One a second."""
+
+    @property
+    def spoken(self) -> dict[float, dict[str, int]]:
+        """Outcomes of speech streams by load."""
+        return {BELOW: self.below, NEAR: self.near, ABOVE: self.above}
 
     @property
     def memory_growth(self) -> float:
@@ -94,18 +104,15 @@ async def soak(seconds: float, run_dir: Path, tell: Callable[[str], None]) -> Fi
             slots = (await service.slots()).total
             found.capacity_per_s = await _capacity(service, slots, min(CAPACITY_S, seconds / 4))
             tell(f"capacity: {found.capacity_per_s:.2f} streams a second over {slots} slots")
-            for share, load, outcome in (
-                (0.5, BELOW, found.below),
-                (0.1, ABOVE, found.above),
-                (0.4, BELOW, found.below),
-            ):
+            for share, load in PHASES:
+                outcome = found.spoken[load]
                 rate = load * found.capacity_per_s
                 if load > 1:
                     # Enough to fill the slots and their queue (four a slot) however slow they are.
                     rate = max(rate, 8 * slots / (share * seconds))
                 spoken = await _offer(service, rate, share * seconds, full=load > 1)
                 _count(spoken, outcome)
-                if load < 1:
+                if load == BELOW:
                     found.first_audio_s += [
                         one.first - one.began for one in spoken if one is not None and one.first
                     ]
@@ -120,7 +127,7 @@ async def soak(seconds: float, run_dir: Path, tell: Callable[[str], None]) -> Fi
 
 
 def first_audio_p50(found: Findings) -> float:
-    """Seconds, median below the capacity."""
+    """Seconds, median at ``BELOW``."""
     return statistics.median(found.first_audio_s) if found.first_audio_s else float("nan")
 
 
