@@ -39,11 +39,14 @@ TALK_SHARE = 0.08
 """Part of a listener's audio that is speech: together about two and a half people talk."""
 BELOW, NEAR, ABOVE = 0.5, 0.8, 6.0
 """Offered load over the measured capacity. Near it Poisson arrivals wait for each other."""
-PHASES = ((0.25, NEAR), (0.25, BELOW), (0.1, ABOVE), (0.4, BELOW))
-"""(Share of the time, load). Memory is compared between the two below."""
+PHASES = ((0.2, NEAR), (0.08, ABOVE), (0.3, BELOW), (0.08, ABOVE), (0.34, BELOW))
+"""(Share of the time, load). Memory is compared between the two below, each after an overload: the
+first one may still make allocators grow, another must not."""
 CAPACITY_S = 10.0
 PATIENCE_S = 120.0
 WINDOW_SHARE = 0.08
+WARM_SHARE = 0.5
+"""Memory counts as warm in the window that ends here."""
 _TURN_S = 30.0
 
 
@@ -233,6 +236,6 @@ async def _slots_left(service: SpeechService, seconds: float = 30.0) -> int:
 def _memory(found: Findings) -> None:
     samples = found.memory_samples
     window = max(1, int(len(samples) * WINDOW_SHARE))
-    warm = int(len(samples) * 0.45)
+    warm = int(len(samples) * WARM_SHARE)
     found.memory_warm = statistics.mean(samples[warm - window : warm] or samples[:1])
     found.memory_end = statistics.mean(samples[-window:])
