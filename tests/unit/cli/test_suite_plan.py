@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
 from pathlib import Path
 
 import pytest
+import uvloop
 from antiphon_cli.suite.plan import LOOPBACK, Ports, check_ports, service_plans
 from antiphon_cli.suite.process import ServiceProcess
 from antiphon_cli.suite.settings import EdgeSettings
@@ -125,3 +127,25 @@ async def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path):
     await run_until(lambda: "up" in process.log_tail())
     await process.stop(0.2)
     assert process.pid is None
+
+
+def test_a_process_shares_the_cores_with_the_suite_and_not_its_interrupts(tmp_path: Path):
+    async def started() -> None:
+        process = ServiceProcess(
+            "quiet",
+            [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"],
+            tmp_path / "quiet.log",
+            restart_limit=0,
+            on_exit=lambda *_: pytest.fail("a stop is not a death"),
+        )
+        await process.start()
+        try:
+            await run_until(lambda: "up" in process.log_tail())
+            assert process.pid is not None
+            assert os.getsid(process.pid) == os.getsid(0)
+            assert os.getpgid(process.pid) == process.pid
+        finally:
+            await process.stop(1.0)
+
+    # The benches run a suite on this loop, which takes fewer options for a child than asyncio's.
+    uvloop.run(started())

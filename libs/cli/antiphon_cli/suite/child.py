@@ -16,8 +16,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Asks for the parent-death signal, then replaces this process by the command."""
+    """Asks for the parent-death signal, then replaces this process by the command.
+
+    It becomes a process group, so that a Ctrl-C reaches the suite only, but no session: see
+    antiphon_core.ipc.child_process.
+    """
     parent, *command = sys.argv[1:]
+    os.setpgrp()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != int(parent):

@@ -86,8 +86,6 @@ class ServiceProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # As in antiphon_core.ipc.child_process: no session of its own.
-                process_group=0,
             )
 
     async def _watch(self) -> None:
