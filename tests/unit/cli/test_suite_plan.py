@@ -133,6 +133,7 @@ def test_a_process_shares_the_cores_with_the_suite_and_not_its_interrupts(tmp_pa
     async def started() -> None:
         process = ServiceProcess(
             "quiet",
+            # Outlives the checks; stop ends it.
             [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"],
             tmp_path / "quiet.log",
             restart_limit=0,

@@ -60,6 +60,7 @@ def test_children_start_while_grpc_is_busy() -> None:
 
 async def test_a_child_shares_the_cores_with_its_parent_and_not_its_interrupts() -> None:
     """Linux shares cores out among sessions; a Ctrl-C goes to a process group."""
+    # Outlives the checks, and is killed behind them.
     child = ChildProcess(["sleep", "60"], os.environ)
     try:
         assert os.getsid(child.pid) == os.getsid(0)

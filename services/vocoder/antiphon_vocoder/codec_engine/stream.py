@@ -263,7 +263,8 @@ class HopStream:
         if self._first_output_at is not None and self.stage is Stage.DECODE:
             dry_at = self.deadline_of_output()
             # Who ran dry before there was input is as one who has heard nothing yet.
-            self.deadline = dry_at if dry_at > self.ready_at else self.deadline
+            if dry_at > self.ready_at:
+                self.deadline = dry_at
 
     def _next_length(self, position: int) -> int:
         return self._plan.next_hop(position, self._available, self._forced, ended=self.ended)
